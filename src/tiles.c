@@ -1,0 +1,255 @@
+/* tiles.c: does numbered pieces of work on several threads; the only file that knows threads.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "tiles.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#if KVCI_LINUX_CALLS
+#include <sched.h>
+#endif
+
+#include "alloc.h"
+#include "status.h"
+
+#include "ban.h"
+
+#define MAX_THREADS 256
+#define MAX_DEFAULT_THREADS 16
+#define MAX_FAILURES 1024
+
+/* Starting a thread costs about as much as hashing this many bytes. */
+#define BYTES_PER_THREAD (UINT64_C(512) << 10)
+
+/* The progress callback is called about once for this many bytes. */
+#define PROGRESS_BYTES (UINT64_C(4) << 20)
+
+struct failure {
+    uint64_t tile;
+    struct kvc_error error;
+};
+
+struct run {
+    const struct kvci_tiles *tiles;
+    atomic_uint_fast64_t next_tile;
+    atomic_uint_fast64_t done_tiles;
+    atomic_uint_fast64_t stop_at; /* no tile from here on is begun */
+    pthread_mutex_t lock;         /* guards what follows */
+    struct failure *failures;     /* in ascending order of tiles */
+    size_t failure_count;
+    size_t failure_capacity;
+    uint64_t reported_bytes;
+    bool cancelled;
+};
+
+struct worker {
+    struct run *run;
+    pthread_t thread;
+    uint8_t *scratch;
+    bool started;
+};
+
+enum kvc_status kvci_tiles_check(const struct kvc_work *work, struct kvc_error *error)
+{
+    if (work != NULL && work->size != sizeof(*work)) {
+        return kvci_fail(error, KVC_E_OPTION, KVC_NO_OFFSET,
+                         "kvc_work.size is %zu, expected %zu: use KVC_WORK_INIT", work->size,
+                         sizeof(*work));
+    }
+    if (work != NULL && work->threads > MAX_THREADS) {
+        return kvci_fail(error, KVC_E_OPTION, KVC_NO_OFFSET,
+                         "kvc_work.threads is %u, expected 0 to %d", work->threads, MAX_THREADS);
+    }
+    return KVC_OK;
+}
+
+static uint64_t usable_processors(void)
+{
+#if KVCI_LINUX_CALLS
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof(set), &set) == 0) {
+        return (uint64_t)CPU_COUNT(&set);
+    }
+#endif
+    long count = sysconf(_SC_NPROCESSORS_ONLN);
+    return count > 0 ? (uint64_t)count : 1;
+}
+
+static uint64_t choose_threads(const struct kvci_tiles *tiles)
+{
+    uint64_t threads = tiles->work != NULL ? tiles->work->threads : 0;
+    if (threads == 0) {
+        uint64_t useful = 1 + tiles->total_bytes / BYTES_PER_THREAD;
+        threads = usable_processors();
+        threads = threads < MAX_DEFAULT_THREADS ? threads : MAX_DEFAULT_THREADS;
+        threads = threads < useful ? threads : useful;
+    }
+    threads = threads < tiles->tile_count ? threads : tiles->tile_count;
+    return threads > 0 ? threads : 1;
+}
+
+/* Keeps the failures of the lowest tiles, in order; a higher one is dropped when there is no room.
+ * Without on_failure the room is for one. */
+static void keep_failure(struct run *run, uint64_t tile, const struct kvc_error *error)
+{
+    (void)pthread_mutex_lock(&run->lock);
+    size_t at = run->failure_count;
+    while (at > 0 && run->failures[at - 1].tile > tile) {
+        at--;
+    }
+    if (at < run->failure_capacity) {
+        size_t kept = run->failure_count < run->failure_capacity ? run->failure_count
+                                                                 : run->failure_capacity - 1;
+        memmove(&run->failures[at + 1], &run->failures[at], (kept - at) * sizeof(run->failures[0]));
+        run->failures[at].tile = tile;
+        run->failures[at].error = *error;
+        run->failure_count = kept + 1;
+    }
+    (void)pthread_mutex_unlock(&run->lock);
+}
+
+static void stop_at(struct run *run, uint64_t tile)
+{
+    uint_fast64_t now = atomic_load(&run->stop_at);
+    while (tile < now && !atomic_compare_exchange_weak(&run->stop_at, &now, tile)) {
+    }
+}
+
+static void report_progress(struct run *run)
+{
+    const struct kvci_tiles *tiles = run->tiles;
+    if (tiles->work == NULL || tiles->work->progress == NULL || run->cancelled) {
+        return;
+    }
+    /* Whole numbers of 2^53 bytes and 2^37 tiles would overflow a product, so it is a quotient. */
+    uint64_t per_tile = tiles->tile_count > 0 ? tiles->total_bytes / tiles->tile_count : 0;
+    uint64_t done_tiles = atomic_load(&run->done_tiles);
+    uint64_t done = done_tiles == tiles->tile_count ? tiles->total_bytes : per_tile * done_tiles;
+    bool finished = done_tiles == tiles->tile_count && done > run->reported_bytes;
+    if (done < run->reported_bytes + PROGRESS_BYTES && !finished) {
+        return;
+    }
+    run->reported_bytes = done;
+    uint64_t total = tiles->progress_bytes > 0 ? tiles->progress_bytes : tiles->total_bytes;
+    if (tiles->work->progress(tiles->work->progress_context, tiles->before_bytes + done, total) !=
+        0) {
+        run->cancelled = true;
+        stop_at(run, 0);
+    }
+}
+
+static void work_on(struct run *run, uint8_t *scratch, bool caller)
+{
+    const struct kvci_tiles *tiles = run->tiles;
+    for (;;) {
+        uint64_t tile = atomic_fetch_add(&run->next_tile, 1);
+        if (tile >= tiles->tile_count || tile >= atomic_load(&run->stop_at)) {
+            return;
+        }
+        struct kvc_error error = KVC_ERROR_INIT;
+        if (tiles->tile(tiles->context, tile, scratch, &error) != KVC_OK) {
+            keep_failure(run, tile, &error);
+            if (tiles->on_failure == NULL) {
+                stop_at(run, tile);
+            }
+        }
+        atomic_fetch_add(&run->done_tiles, 1);
+        if (caller) {
+            report_progress(run);
+        }
+    }
+}
+
+static void *thread_main(void *argument)
+{
+    struct worker *worker = argument;
+    work_on(worker->run, worker->scratch, false);
+    return NULL;
+}
+
+/* Signals go to the caller's threads, which know what to do with them. A thread that cannot be
+ * had is done without. */
+static void start_workers(struct worker *workers, uint64_t count)
+{
+    sigset_t all;
+    sigset_t before;
+    (void)sigfillset(&all);
+    (void)pthread_sigmask(SIG_BLOCK, &all, &before);
+    for (uint64_t i = 1; i < count; i++) {
+        workers[i].started =
+            pthread_create(&workers[i].thread, NULL, thread_main, &workers[i]) == 0;
+    }
+    (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static enum kvc_status conclude(struct run *run, struct kvc_error *error)
+{
+    const struct kvci_tiles *tiles = run->tiles;
+    if (run->cancelled) {
+        return kvci_fail(error, KVC_E_CANCELLED, KVC_NO_OFFSET,
+                         "cancelled by the progress callback");
+    }
+    if (run->failure_count == 0) {
+        return KVC_OK;
+    }
+    for (size_t i = 0; tiles->on_failure != NULL && i < run->failure_count; i++) {
+        const struct failure *failure = &run->failures[i];
+        if (tiles->on_failure(tiles->context, failure->tile, &failure->error) != 0) {
+            break;
+        }
+    }
+    if (error != NULL && error->size == sizeof(*error)) {
+        *error = run->failures[0].error;
+    }
+    return run->failures[0].error.status;
+}
+
+enum kvc_status kvci_tiles_run(const struct kvci_tiles *tiles, struct kvc_error *error)
+{
+    enum kvc_status status = KVC_OK;
+    uint64_t count = choose_threads(tiles);
+    struct run run = {.tiles = tiles, .failure_capacity = tiles->on_failure ? MAX_FAILURES : 1};
+    atomic_init(&run.next_tile, 0);
+    atomic_init(&run.done_tiles, 0);
+    atomic_init(&run.stop_at, UINT64_MAX);
+    (void)pthread_mutex_init(&run.lock, NULL);
+    size_t workers_bytes = (size_t)count * sizeof(struct worker);
+    size_t failures_bytes = run.failure_capacity * sizeof(struct failure);
+    struct worker *workers = kvci_alloc(tiles->allocator, workers_bytes);
+    run.failures = kvci_alloc(tiles->allocator, failures_bytes);
+    if (workers == NULL || run.failures == NULL) {
+        status = kvci_fail_memory(error, workers_bytes + failures_bytes);
+        goto out;
+    }
+    for (uint64_t i = 0; i < count; i++) {
+        workers[i].run = &run;
+        if (tiles->scratch_bytes > 0) {
+            workers[i].scratch = kvci_alloc(tiles->allocator, tiles->scratch_bytes);
+            if (workers[i].scratch == NULL) {
+                status = kvci_fail_memory(error, tiles->scratch_bytes);
+                goto out;
+            }
+        }
+    }
+    start_workers(workers, count);
+    work_on(&run, workers[0].scratch, true);
+    for (uint64_t i = 1; i < count; i++) {
+        if (workers[i].started) {
+            (void)pthread_join(workers[i].thread, NULL);
+        }
+    }
+    report_progress(&run);
+    status = conclude(&run, error);
+out:
+    for (uint64_t i = 0; workers != NULL && i < count; i++) {
+        kvci_free(tiles->allocator, workers[i].scratch);
+    }
+    kvci_free(tiles->allocator, run.failures);
+    kvci_free(tiles->allocator, workers);
+    (void)pthread_mutex_destroy(&run.lock);
+    return status;
+}

@@ -1,0 +1,153 @@
+/* verify.c: reads a whole container and proves every byte of it.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <string.h>
+
+#include "reader.h"
+#include "status.h"
+#include "tiles.h"
+
+#include "ban.h"
+
+struct verifying {
+    const struct kvc_reader *reader;
+    kvc_failure_fn on_failure;
+    void *failure_context;
+    bool any_reported;
+    uint32_t reported_tensor; /* of the last report */
+    enum kvc_status reported_status;
+};
+
+/* A tile and the gap behind it are neighbours in the file and are read together. */
+static enum kvc_status verify_tile(void *context, uint64_t number, uint8_t *scratch,
+                                   struct kvc_error *error)
+{
+    const struct verifying *verifying = context;
+    const struct kvc_reader *reader = verifying->reader;
+    const struct kvci_tile tile = kvci_reader_tile(reader, number);
+    const uint8_t *row = NULL;
+    uint64_t bytes = kvci_chunk_run_bytes(&tile.tensor, tile.first_chunk, tile.chunk_count);
+    uint64_t gap_bytes = tile.last ? tile.tensor.gap_bytes : 0;
+    uint64_t offset = tile.tensor.file_offset + tile.first_chunk * KVCI_CHUNK_BYTES;
+    enum kvc_status status = kvci_reader_row(reader, &tile.tensor, &row, error);
+    if (status == KVC_OK) {
+        status = kvci_source_read(&reader->source, scratch, bytes + gap_bytes, offset, error);
+    }
+    if (status == KVC_OK) {
+        status = kvci_reader_check_chunks(reader, &tile.tensor, row, tile.first_chunk,
+                                          tile.chunk_count, scratch, error);
+    }
+    if (status == KVC_OK && gap_bytes > 0) {
+        status = kvci_reader_check_gap(&tile.tensor, scratch + bytes, error);
+    }
+    return status;
+}
+
+/* Several bad chunks of one tensor are one report; a bad gap behind it is another. */
+static int report(void *context, uint64_t tile, const struct kvc_error *failure)
+{
+    struct verifying *verifying = context;
+    uint32_t tensor = kvci_reader_tile(verifying->reader, tile).tensor.index;
+    if (verifying->any_reported && verifying->reported_tensor == tensor &&
+        verifying->reported_status == failure->status) {
+        return 0;
+    }
+    verifying->any_reported = true;
+    verifying->reported_tensor = tensor;
+    verifying->reported_status = failure->status;
+    return verifying->on_failure(verifying->failure_context, failure);
+}
+
+/* The frame was proven when the file was opened; this proves that the file still holds it. */
+static enum kvc_status verify_frame(const struct kvc_reader *reader, struct kvc_error *error)
+{
+    struct kvc_reader_options options = KVC_READER_OPTIONS_INIT;
+    struct kvci_frame frame;
+    options.expected_root = reader->frame.footer.root;
+    enum kvc_status status =
+        kvci_frame_load(&reader->source, reader->allocator, &options, &frame, error);
+    if (status == KVC_OK) {
+        kvci_frame_free(&frame, reader->allocator);
+    }
+    return status;
+}
+
+/* A row that was proven earlier is compared with the bytes that the file holds now. */
+static enum kvc_status verify_row(const struct kvc_reader *reader, uint32_t index, uint8_t *scratch,
+                                  struct kvc_error *error)
+{
+    const struct kvci_tensor tensor = kvci_reader_tensor(reader, index);
+    const uint8_t *row = NULL;
+    enum kvc_status status = kvci_reader_row(reader, &tensor, &row, error);
+    uint64_t bytes = row != NULL ? tensor.chunks * KVCI_DIGEST : 0;
+    uint64_t offset = reader->frame.places.trailer_offset + index * bytes;
+    for (uint64_t at = 0; status == KVC_OK && at < bytes; at += KVCI_CHUNK_BYTES) {
+        uint64_t piece = bytes - at < KVCI_CHUNK_BYTES ? bytes - at : KVCI_CHUNK_BYTES;
+        status = kvci_source_read(&reader->source, scratch, piece, offset + at, error);
+        if (status == KVC_OK && memcmp(scratch, row + at, (size_t)piece) != 0) {
+            char name[64];
+            kvci_reader_name_tensor(reader, index, name);
+            status = kvci_fail(error, KVC_E_ROW, offset + at,
+                               "the chunk values of %s at byte %llu changed since the file was "
+                               "opened; restore the file from a good copy",
+                               name, (unsigned long long)(offset + at));
+        }
+    }
+    return status;
+}
+
+static enum kvc_status verify_row_tile(void *context, uint64_t tile, uint8_t *scratch,
+                                       struct kvc_error *error)
+{
+    const struct verifying *verifying = context;
+    return verify_row(verifying->reader, (uint32_t)tile, scratch, error);
+}
+
+enum kvc_status kvc_reader_verify(const struct kvc_reader *reader, const struct kvc_work *work,
+                                  kvc_failure_fn on_failure, void *failure_context,
+                                  struct kvc_error *error)
+{
+    if (reader == NULL) {
+        return kvci_fail(error, KVC_E_USAGE, KVC_NO_OFFSET, "reader must not be NULL");
+    }
+    struct kvc_error own_error = KVC_ERROR_INIT;
+    error = error != NULL ? error : &own_error;
+    enum kvc_status status = kvci_tiles_check(work, error);
+    if (status != KVC_OK) {
+        return status;
+    }
+    status = verify_frame(reader, error);
+    if (status != KVC_OK) {
+        if (on_failure != NULL) {
+            (void)on_failure(failure_context, error);
+        }
+        return status;
+    }
+    struct verifying verifying = {
+        .reader = reader, .on_failure = on_failure, .failure_context = failure_context};
+    struct kvc_work one_thread = KVC_WORK_INIT;
+    one_thread.threads = 1;
+    struct kvci_tiles rows = {
+        .work = &one_thread,
+        .allocator = reader->allocator,
+        .tile_count = reader->geometry.tensor_count,
+        .scratch_bytes = KVCI_CHUNK_BYTES,
+        .tile = verify_row_tile,
+        .context = &verifying,
+    };
+    struct kvci_tiles chunks = {
+        .work = work,
+        .allocator = reader->allocator,
+        .tile_count = kvci_reader_tile_count(reader),
+        .total_bytes = reader->geometry.payload_bytes,
+        .scratch_bytes = KVCI_TILE_CHUNKS * KVCI_CHUNK_BYTES + KVCI_PAYLOAD_ALIGN,
+        .tile = verify_tile,
+        .context = &verifying,
+        .on_failure = on_failure != NULL ? report : NULL,
+    };
+    kvci_source_sequential(&reader->source);
+    status = kvci_tiles_run(&chunks, error);
+    if (status == KVC_OK) {
+        status = kvci_tiles_run(&rows, error);
+    }
+    return status;
+}
