@@ -21,6 +21,7 @@ VENV_457 := .venv-4.57
 VENV_DEMO := .venv-demo
 BUILD := build
 RESULTS := build-check/results
+MESON_REPORT := $(BUILD)/meson-logs/testlog.junit.xml
 NAMES := meson pytest adapter-4.57
 MODEL ?=
 DEMO_FLAGS ?=
@@ -51,54 +52,60 @@ $(PYTHON) -m venv --clear $(1) >/dev/null 2>&1 || { \
 endef
 
 $(VENV)/tools.stamp: tests/requirements.txt $(wildcard examples/requirements*.txt) | check-python
-	$(call make_venv,$(VENV))
-	$(VENV)/bin/python -m pip install --quiet -r tests/requirements.txt
-	$(VENV)/bin/python -m pip install --quiet --no-deps -r examples/requirements-nodeps.txt
+	@echo "setting up $(VENV)"
+	@$(call make_venv,$(VENV))
+	@$(VENV)/bin/python -m pip install --quiet -r tests/requirements.txt
+	@$(VENV)/bin/python -m pip install --quiet --no-deps -r examples/requirements-nodeps.txt
 	@touch $@
 
 $(VENV_457)/tools.stamp: tests/requirements-4.57.txt | check-python
-	$(call make_venv,$(VENV_457))
-	$(VENV_457)/bin/python -m pip install --quiet -r tests/requirements-4.57.txt
+	@echo "setting up $(VENV_457)"
+	@$(call make_venv,$(VENV_457))
+	@$(VENV_457)/bin/python -m pip install --quiet -r tests/requirements-4.57.txt
 	@touch $@
 
 # Lent packages: the environment sees those of PYTHON and adds only what is missing.
 $(VENV_DEMO)/tools.stamp: tests/requirements.txt $(wildcard examples/requirements*.txt) \
     scripts/lend.py | check-python
-	$(call make_venv,$(VENV_DEMO))
-	$(PYTHON) scripts/lend.py $(VENV_DEMO)
-	grep -hE '^(meson|ninja)' tests/requirements.txt >$(VENV_DEMO)/requirements.txt
-	grep -hvE '^(#|torch|transformers)' examples/requirements.txt >>$(VENV_DEMO)/requirements.txt
-	$(VENV_DEMO)/bin/python -m pip install --quiet -r $(VENV_DEMO)/requirements.txt
-	$(VENV_DEMO)/bin/python -m pip install --quiet --no-deps -r examples/requirements-nodeps.txt
+	@echo "setting up $(VENV_DEMO) with the packages of $(PYTHON)"
+	@$(call make_venv,$(VENV_DEMO))
+	@$(PYTHON) scripts/lend.py $(VENV_DEMO)
+	@grep -hE '^(meson|ninja)' tests/requirements.txt >$(VENV_DEMO)/requirements.txt
+	@grep -hvE '^(#|torch|transformers)' examples/requirements.txt >>$(VENV_DEMO)/requirements.txt
+	@$(VENV_DEMO)/bin/python -m pip install --quiet -r $(VENV_DEMO)/requirements.txt
+	@$(VENV_DEMO)/bin/python -m pip install --quiet --no-deps -r examples/requirements-nodeps.txt
+	@echo "$(PYTHON)" >$(VENV_DEMO)/lender
 	@touch $@
 
 # ---- Building ------------------------------------------------------------------------------------
 
 $(BUILD)/build.ninja: $(VENV)/tools.stamp
-	rm -rf $(BUILD)
-	PATH="$(TOOLS_PATH)" meson setup $(BUILD)
+	@rm -rf $(BUILD)
+	@PATH="$(TOOLS_PATH)" meson setup $(BUILD)
 
 build: $(BUILD)/build.ninja
-	PATH="$(TOOLS_PATH)" meson compile -C $(BUILD)
+	@PATH="$(TOOLS_PATH)" ninja -C $(BUILD)
 
 # One wheel serves every environment; without build isolation it is built by the pinned tools.
 define install_wheel
-rm -rf $(1)/wheel
+rm -rf $(1)/wheel && \
 PATH="$(ROOT)/$(1)/bin:$(PATH)" $(1)/bin/python -m pip wheel --quiet --no-deps \
-    --no-build-isolation --wheel-dir $(1)/wheel .
+    --no-build-isolation --wheel-dir $(1)/wheel . && \
 $(1)/bin/python -m pip install --quiet --no-deps --force-reinstall $(1)/wheel/*.whl
 endef
 
 $(VENV)/project.stamp: $(VENV)/tools.stamp $(SOURCES)
-	$(call install_wheel,$(VENV))
+	@echo "building the wheel"
+	@$(call install_wheel,$(VENV))
 	@touch $@
 
 $(VENV_457)/project.stamp: $(VENV_457)/tools.stamp $(VENV)/project.stamp
-	$(VENV_457)/bin/python -m pip install --quiet --no-deps --force-reinstall $(VENV)/wheel/*.whl
+	@$(VENV_457)/bin/python -m pip install --quiet --no-deps --force-reinstall $(VENV)/wheel/*.whl
 	@touch $@
 
 $(VENV_DEMO)/project.stamp: $(VENV_DEMO)/tools.stamp $(SOURCES)
-	$(call install_wheel,$(VENV_DEMO))
+	@echo "building the wheel"
+	@$(call install_wheel,$(VENV_DEMO))
 	@touch $@
 
 # ---- Tests ---------------------------------------------------------------------------------------
@@ -106,10 +113,10 @@ $(VENV_DEMO)/project.stamp: $(VENV_DEMO)/tools.stamp $(SOURCES)
 # Each run leaves its exit status and its report; tally.py judges both.
 test: build $(VENV)/project.stamp $(VENV_457)/project.stamp
 	@mkdir -p $(RESULTS)
-	@rm -f $(NAMES:%=$(RESULTS)/%.rc) $(NAMES:%=$(RESULTS)/%.xml)
+	@rm -f $(NAMES:%=$(RESULTS)/%.rc) $(NAMES:%=$(RESULTS)/%.xml) $(MESON_REPORT)
 	@PATH="$(TOOLS_PATH)" meson test -C $(BUILD) --no-rebuild --print-errorlogs; \
 	    echo $$? >$(RESULTS)/meson.rc; \
-	    cp $(BUILD)/meson-logs/testlog.junit.xml $(RESULTS)/meson.xml
+	    cp $(MESON_REPORT) $(RESULTS)/meson.xml
 	@PATH="$(TOOLS_PATH)" KVC_BUILD_DIR=$(ROOT)/$(BUILD) $(VENV)/bin/python -m pytest -q \
 	    --junitxml=$(RESULTS)/pytest.xml tests/api tests/python tests/adapter; \
 	    echo $$? >$(RESULTS)/pytest.rc
@@ -133,15 +140,17 @@ format:
 ifneq ($(filter demo,$(MAKECMDGOALS)),)
 ifneq ($(origin PYTHON),file)
 LENT := $(shell $(PYTHON) -c 'import torch, transformers' >/dev/null 2>&1 && echo yes)
+# The environment belongs to one interpreter.
+$(shell [ "$$(cat $(VENV_DEMO)/lender 2>/dev/null)" = "$(PYTHON)" ] || rm -rf $(VENV_DEMO))
 endif
 endif
 DEMO_VENV := $(if $(LENT),$(VENV_DEMO),$(VENV))
 
 demo: $(DEMO_VENV)/project.stamp
-	$(DEMO_VENV)/bin/python examples/demo.py $(if $(MODEL),--model '$(MODEL)') $(DEMO_FLAGS)
+	@$(DEMO_VENV)/bin/python examples/demo.py $(if $(MODEL),--model '$(MODEL)') $(DEMO_FLAGS)
 
 bench: $(VENV)/project.stamp
-	$(VENV)/bin/python bench/compare.py
+	@$(VENV)/bin/python bench/compare.py
 
 # ---- Cleaning ------------------------------------------------------------------------------------
 

@@ -119,7 +119,7 @@ static size_t spell(uint32_t point, const uint8_t *escape, size_t escape_bytes, 
     if (point < 0x20) {
         memcpy(out, "\\u00", 4);
         out[4] = (uint8_t)('0' + (point >> 4));
-        out[5] = (uint8_t)"0123456789abcdef"[point & 15];
+        out[5] = (uint8_t) "0123456789abcdef"[point & 15];
         return 6;
     }
     return kvci_json_decode(escape, escape_bytes, out);
@@ -208,8 +208,7 @@ static void sift_down(const struct canonical *canonical, struct member *members,
         if (child >= count) {
             break;
         }
-        if (child + 1 < count &&
-            comes_before(canonical, &members[child], &members[child + 1])) {
+        if (child + 1 < count && comes_before(canonical, &members[child], &members[child + 1])) {
             child++;
         }
         if (comes_before(canonical, &members[child], &sinking)) {

@@ -401,9 +401,8 @@ static uint64_t scale(uint64_t value, int exponent, int power, int *ret_half, bo
     *ret_exact = remainder_is_zero(&number);
     /* The remainder has as many limbs as the divisor; twice it may have one more. */
     big_shift_left(&number, 1);
-    *ret_half = number.count > divisor.count
-                    ? 1
-                    : limbs_compare(number.limbs, divisor.count, &divisor);
+    *ret_half =
+        number.count > divisor.count ? 1 : limbs_compare(number.limbs, divisor.count, &divisor);
     return quotient;
 }
 
@@ -420,9 +419,8 @@ struct interval {
  * one if both read back; at the same distance the even one, as Python does. */
 static uint64_t find_shortest(const struct interval *interval)
 {
-    uint64_t unit = interval->value >= UINT64_C(100000000000000000)
-                        ? UINT64_C(100000000000000000)
-                        : UINT64_C(10000000000000000);
+    uint64_t unit = interval->value >= UINT64_C(100000000000000000) ? UINT64_C(100000000000000000)
+                                                                    : UINT64_C(10000000000000000);
     for (unsigned n = 1; n <= REPR_DIGITS; n++, unit /= 10) {
         uint64_t below = interval->value / unit * unit;
         uint64_t above = below + unit;
@@ -482,8 +480,7 @@ size_t kvci_decimal_format(double value, char ret_text[KVCI_DECIMAL_BYTES])
     struct interval interval;
     bool exact = false;
     int half = 0;
-    interval.low =
-        scale(4 * mantissa - (narrow ? 1 : 2), exponent - 2, power, &half, &exact);
+    interval.low = scale(4 * mantissa - (narrow ? 1 : 2), exponent - 2, power, &half, &exact);
     interval.low += !exact || !even;
     interval.high = scale(4 * mantissa + 2, exponent - 2, power, &half, &exact);
     interval.high -= exact && !even;

@@ -25,12 +25,21 @@ enum state {
 /* What a byte means in a string. */
 enum text_class { PLAIN, QUOTE, BACKSLASH, CONTROL, WIDE };
 
-/* Rows of sixteen bytes. PLAIN is 0. */
+/* Bytes that are not named are PLAIN, which is 0. */
 static const uint8_t text_classes[256] = {
 #define SIXTEEN(c) c, c, c, c, c, c, c, c, c, c, c, c, c, c, c, c
-    SIXTEEN(CONTROL), SIXTEEN(CONTROL), [0x20] = PLAIN,   ['"'] = QUOTE,    ['\\'] = BACKSLASH,
-    [0x80] = SIXTEEN(WIDE), SIXTEEN(WIDE), SIXTEEN(WIDE), SIXTEEN(WIDE), SIXTEEN(WIDE),
-    SIXTEEN(WIDE), SIXTEEN(WIDE), SIXTEEN(WIDE)
+    [0x00] = SIXTEEN(CONTROL),
+    [0x10] = SIXTEEN(CONTROL),
+    [0x80] = SIXTEEN(WIDE),
+    [0x90] = SIXTEEN(WIDE),
+    [0xA0] = SIXTEEN(WIDE),
+    [0xB0] = SIXTEEN(WIDE),
+    [0xC0] = SIXTEEN(WIDE),
+    [0xD0] = SIXTEEN(WIDE),
+    [0xE0] = SIXTEEN(WIDE),
+    [0xF0] = SIXTEEN(WIDE),
+    ['"'] = QUOTE,
+    ['\\'] = BACKSLASH,
 #undef SIXTEEN
 };
 

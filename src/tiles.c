@@ -20,7 +20,6 @@
 
 #define MAX_THREADS 256
 #define MAX_DEFAULT_THREADS 16
-#define MAX_FAILURES 1024
 
 /* Starting a thread costs about as much as hashing this many bytes. */
 #define BYTES_PER_THREAD (UINT64_C(512) << 10)
@@ -42,6 +41,7 @@ struct run {
     struct failure *failures;     /* in ascending order of tiles */
     size_t failure_count;
     size_t failure_capacity;
+    bool no_memory; /* for a failure that should have been kept */
     uint64_t reported_bytes;
     bool cancelled;
 };
@@ -92,23 +92,81 @@ static uint64_t choose_threads(const struct kvci_tiles *tiles)
     return threads > 0 ? threads : 1;
 }
 
-/* Keeps the failures of the lowest tiles, in order; a higher one is dropped when there is no room.
- * Without on_failure the room is for one. */
-static void keep_failure(struct run *run, uint64_t tile, const struct kvc_error *error)
+static uint64_t group_of(const struct run *run, size_t index)
 {
-    (void)pthread_mutex_lock(&run->lock);
+    return run->tiles->group(run->tiles->context, run->failures[index].tile);
+}
+
+/* Returns the index of the kept failure of this status in the tile's group, else the count. A
+ * group's failures are neighbours of `at`, where the tile belongs. */
+static size_t find_in_group(const struct run *run, size_t at, uint64_t tile,
+                            enum kvc_status status)
+{
+    if (run->tiles->on_failure == NULL) {
+        return run->failure_count;
+    }
+    uint64_t group = run->tiles->group(run->tiles->context, tile);
+    while (at > 0 && group_of(run, at - 1) == group) {
+        at--;
+    }
+    for (; at < run->failure_count && group_of(run, at) == group; at++) {
+        if (run->failures[at].error.status == status) {
+            return at;
+        }
+    }
+    return run->failure_count;
+}
+
+/* Makes room for one more failure. A run that stops at a failure keeps one, that of the lowest
+ * tile. */
+static bool make_room(struct run *run, size_t at)
+{
+    const struct kvci_tiles *tiles = run->tiles;
+    if (run->failure_count < run->failure_capacity) {
+        return true;
+    }
+    if (tiles->on_failure == NULL) {
+        run->failure_count = at;
+        return at < run->failure_capacity;
+    }
+    size_t bytes = run->failure_capacity * sizeof(struct failure);
+    struct failure *larger = kvci_alloc_grow(tiles->allocator, run->failures, bytes, 2 * bytes);
+    if (larger == NULL) {
+        run->no_memory = true;
+        return false;
+    }
+    run->failures = larger;
+    run->failure_capacity *= 2;
+    return true;
+}
+
+/* Keeps the failures in the order of their tiles, one of each status in a group. */
+static void insert_failure(struct run *run, uint64_t tile, const struct kvc_error *error)
+{
     size_t at = run->failure_count;
     while (at > 0 && run->failures[at - 1].tile > tile) {
         at--;
     }
-    if (at < run->failure_capacity) {
-        size_t kept = run->failure_count < run->failure_capacity ? run->failure_count
-                                                                 : run->failure_capacity - 1;
-        memmove(&run->failures[at + 1], &run->failures[at], (kept - at) * sizeof(run->failures[0]));
-        run->failures[at].tile = tile;
-        run->failures[at].error = *error;
-        run->failure_count = kept + 1;
+    size_t replaced = find_in_group(run, at, tile, error->status);
+    if (replaced < at) {
+        return;
     }
+    if (replaced == run->failure_count) {
+        if (!make_room(run, at)) {
+            return;
+        }
+        replaced = run->failure_count++;
+    }
+    memmove(&run->failures[at + 1], &run->failures[at],
+            (replaced - at) * sizeof(run->failures[0]));
+    run->failures[at].tile = tile;
+    run->failures[at].error = *error;
+}
+
+static void keep_failure(struct run *run, uint64_t tile, const struct kvc_error *error)
+{
+    (void)pthread_mutex_lock(&run->lock);
+    insert_failure(run, tile, error);
     (void)pthread_mutex_unlock(&run->lock);
 }
 
@@ -193,6 +251,9 @@ static enum kvc_status conclude(struct run *run, struct kvc_error *error)
         return kvci_fail(error, KVC_E_CANCELLED, KVC_NO_OFFSET,
                          "cancelled by the progress callback");
     }
+    if (run->no_memory) {
+        return kvci_fail_memory(error, sizeof(struct failure));
+    }
     if (run->failure_count == 0) {
         return KVC_OK;
     }
@@ -212,7 +273,7 @@ enum kvc_status kvci_tiles_run(const struct kvci_tiles *tiles, struct kvc_error 
 {
     enum kvc_status status = KVC_OK;
     uint64_t count = choose_threads(tiles);
-    struct run run = {.tiles = tiles, .failure_capacity = tiles->on_failure ? MAX_FAILURES : 1};
+    struct run run = {.tiles = tiles, .failure_capacity = 1};
     atomic_init(&run.next_tile, 0);
     atomic_init(&run.done_tiles, 0);
     atomic_init(&run.stop_at, UINT64_MAX);

@@ -25,6 +25,9 @@ struct kvci_tiles {
     /* Without it the run stops at a failure; with it, it goes on, and failures are reported after
      * the last tile, in the order of tiles. Returning nonzero ends the reports. */
     int (*on_failure)(void *context, uint64_t tile, const struct kvc_error *failure);
+    /* Needed with on_failure: neighbouring tiles that give the same number are a group, of which
+     * one failure of each status is reported, that of the lowest tile. */
+    uint64_t (*group)(void *context, uint64_t tile);
 };
 
 /* Checks a caller's work struct. */

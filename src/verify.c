@@ -10,51 +10,60 @@
 
 struct verifying {
     const struct kvc_reader *reader;
+    uint64_t tiles_per_tensor;
     kvc_failure_fn on_failure;
     void *failure_context;
-    bool any_reported;
-    uint32_t reported_tensor; /* of the last report */
-    enum kvc_status reported_status;
 };
 
-/* A tile and the gap behind it are neighbours in the file and are read together. */
-static enum kvc_status verify_tile(void *context, uint64_t number, uint8_t *scratch,
-                                   struct kvc_error *error)
+/* The work on a tensor: its tiles, then the gap behind it, then its row. Each is looked at even
+ * when one before it is damaged. */
+#define STEPS_AFTER_TILES 2
+
+static uint64_t steps_per_tensor(const struct verifying *verifying)
 {
-    const struct verifying *verifying = context;
-    const struct kvc_reader *reader = verifying->reader;
+    return verifying->tiles_per_tensor + STEPS_AFTER_TILES;
+}
+
+static enum kvc_status verify_tile(const struct kvc_reader *reader, uint64_t number,
+                                   uint8_t *scratch, struct kvc_error *error)
+{
     const struct kvci_tile tile = kvci_reader_tile(reader, number);
     const uint8_t *row = NULL;
     uint64_t bytes = kvci_chunk_run_bytes(&tile.tensor, tile.first_chunk, tile.chunk_count);
-    uint64_t gap_bytes = tile.last ? tile.tensor.gap_bytes : 0;
     uint64_t offset = tile.tensor.file_offset + tile.first_chunk * KVCI_CHUNK_BYTES;
     enum kvc_status status = kvci_reader_row(reader, &tile.tensor, &row, error);
     if (status == KVC_OK) {
-        status = kvci_source_read(&reader->source, scratch, bytes + gap_bytes, offset, error);
+        status = kvci_source_read(&reader->source, scratch, bytes, offset, error);
     }
     if (status == KVC_OK) {
         status = kvci_reader_check_chunks(reader, &tile.tensor, row, tile.first_chunk,
                                           tile.chunk_count, scratch, error);
     }
-    if (status == KVC_OK && gap_bytes > 0) {
-        status = kvci_reader_check_gap(&tile.tensor, scratch + bytes, error);
-    }
     return status;
 }
 
-/* Several bad chunks of one tensor are one report; a bad gap behind it is another. */
-static int report(void *context, uint64_t tile, const struct kvc_error *failure)
+static enum kvc_status verify_gap(const struct kvc_reader *reader, uint32_t index,
+                                  uint8_t *scratch, struct kvc_error *error)
 {
-    struct verifying *verifying = context;
-    uint32_t tensor = kvci_reader_tile(verifying->reader, tile).tensor.index;
-    if (verifying->any_reported && verifying->reported_tensor == tensor &&
-        verifying->reported_status == failure->status) {
-        return 0;
+    const struct kvci_tensor tensor = kvci_reader_tensor(reader, index);
+    if (tensor.gap_bytes == 0) {
+        return KVC_OK;
     }
-    verifying->any_reported = true;
-    verifying->reported_tensor = tensor;
-    verifying->reported_status = failure->status;
+    enum kvc_status status = kvci_source_read(&reader->source, scratch, tensor.gap_bytes,
+                                              tensor.file_offset + tensor.bytes, error);
+    return status == KVC_OK ? kvci_reader_check_gap(&tensor, scratch, error) : status;
+}
+
+static int report(void *context, uint64_t step, const struct kvc_error *failure)
+{
+    const struct verifying *verifying = context;
+    (void)step;
     return verifying->on_failure(verifying->failure_context, failure);
+}
+
+static uint64_t tensor_of(void *context, uint64_t step)
+{
+    return step / steps_per_tensor(context);
 }
 
 /* The frame was proven when the file was opened; this proves that the file still holds it. */
@@ -90,16 +99,25 @@ static enum kvc_status verify_row(const struct kvc_reader *reader, uint32_t inde
                                "the chunk values of %s at byte %llu changed since the file was "
                                "opened; restore the file from a good copy",
                                name, (unsigned long long)(offset + at));
+            kvci_manifest_name(&reader->geometry, index, name);
+            kvci_error_field(error, name, strlen(name));
         }
     }
     return status;
 }
 
-static enum kvc_status verify_row_tile(void *context, uint64_t tile, uint8_t *scratch,
-                                       struct kvc_error *error)
+static enum kvc_status verify_step(void *context, uint64_t number, uint8_t *scratch,
+                                   struct kvc_error *error)
 {
     const struct verifying *verifying = context;
-    return verify_row(verifying->reader, (uint32_t)tile, scratch, error);
+    const uint64_t tiles = verifying->tiles_per_tensor;
+    const uint32_t tensor = (uint32_t)tensor_of(context, number);
+    const uint64_t step = number % steps_per_tensor(verifying);
+    if (step < tiles) {
+        return verify_tile(verifying->reader, tensor * tiles + step, scratch, error);
+    }
+    return step == tiles ? verify_gap(verifying->reader, tensor, scratch, error)
+                         : verify_row(verifying->reader, tensor, scratch, error);
 }
 
 enum kvc_status kvc_reader_verify(const struct kvc_reader *reader, const struct kvc_work *work,
@@ -122,32 +140,24 @@ enum kvc_status kvc_reader_verify(const struct kvc_reader *reader, const struct 
         }
         return status;
     }
+    const uint32_t tensors = reader->geometry.tensor_count;
     struct verifying verifying = {
-        .reader = reader, .on_failure = on_failure, .failure_context = failure_context};
-    struct kvc_work one_thread = KVC_WORK_INIT;
-    one_thread.threads = 1;
-    struct kvci_tiles rows = {
-        .work = &one_thread,
-        .allocator = reader->allocator,
-        .tile_count = reader->geometry.tensor_count,
-        .scratch_bytes = KVCI_CHUNK_BYTES,
-        .tile = verify_row_tile,
-        .context = &verifying,
+        .reader = reader,
+        .tiles_per_tensor = kvci_reader_tile_count(reader) / tensors,
+        .on_failure = on_failure,
+        .failure_context = failure_context,
     };
-    struct kvci_tiles chunks = {
+    struct kvci_tiles steps = {
         .work = work,
         .allocator = reader->allocator,
-        .tile_count = kvci_reader_tile_count(reader),
+        .tile_count = tensors * steps_per_tensor(&verifying),
         .total_bytes = reader->geometry.payload_bytes,
-        .scratch_bytes = KVCI_TILE_CHUNKS * KVCI_CHUNK_BYTES + KVCI_PAYLOAD_ALIGN,
-        .tile = verify_tile,
+        .scratch_bytes = KVCI_TILE_CHUNKS * KVCI_CHUNK_BYTES,
+        .tile = verify_step,
         .context = &verifying,
         .on_failure = on_failure != NULL ? report : NULL,
+        .group = tensor_of,
     };
     kvci_source_sequential(&reader->source);
-    status = kvci_tiles_run(&chunks, error);
-    if (status == KVC_OK) {
-        status = kvci_tiles_run(&rows, error);
-    }
-    return status;
+    return kvci_tiles_run(&steps, error);
 }

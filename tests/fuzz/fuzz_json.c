@@ -79,8 +79,7 @@ static void check_skip(const uint8_t *data, size_t bytes, enum kvci_json_mode mo
     size_t end_offset = 0;
     kvci_json_init(&scan, data, bytes, mode, MAX_VALUES);
     bool skipped = kvci_json_next(&scan, &first) && kvci_json_skip(&scan, &first, &end_offset) &&
-                   end_offset <= bytes && kvci_json_next(&scan, &end) &&
-                   end.type == KVCI_JSON_END;
+                   end_offset <= bytes && kvci_json_next(&scan, &end) && end.type == KVCI_JSON_END;
     check(skipped == accepted, "skipping judges otherwise than scanning");
 }
 
@@ -96,8 +95,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     bool any = scan_all(data, bytes, KVCI_JSON_ANY);
     check_skip(data, bytes, KVCI_JSON_STRICT, strict);
     check_skip(data, bytes, KVCI_JSON_ANY, any);
-    enum kvci_canonical_result result = kvci_canonical_write(
-        data, bytes, MAX_VALUES, NULL, &text, &text_bytes, &problem, &offset);
+    enum kvci_canonical_result result =
+        kvci_canonical_write(data, bytes, MAX_VALUES, NULL, &text, &text_bytes, &problem, &offset);
     check(result != KVCI_CANONICAL_NO_MEMORY, "out of memory");
     check(any || !strict, "the strict scanner accepts what is not JSON");
     check(any || result == KVCI_CANONICAL_REFUSED, "what is not JSON has a canonical spelling");

@@ -315,7 +315,7 @@ static void test_addresses(const uint8_t *input)
     report(good, "input at any address");
 }
 
-/* Counters whose low word overflows inside a grid chunk test the carry between lanes. */
+/* Grid indices from 2^26 need more than 32 bits in the chunk counter. */
 static void test_subtrees(const uint8_t *input)
 {
     static const uint64_t grids[] = {0, 1, 1000, (1U << 26) - 1, 1U << 26, (1ULL << 53) + 1};

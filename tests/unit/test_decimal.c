@@ -59,7 +59,7 @@ static bool reads_as(const char *text, double expected)
     double found = value_of(text);
     bool fine = bits_of(found) == bits_of(expected);
     if (!fine) {
-        printf("# %s: expected %a, found %a\n", text, expected, found);
+        printf("# %.80s: expected %a, found %a\n", text, expected, found);
     }
     return fine;
 }
@@ -90,7 +90,7 @@ static void test_format(void)
         {1e100, "1e+100"},
         {1e-100, "1e-100"},
         {2.0 / 3.0, "0.6666666666666666"},
-        {0x1p-44, "5.684341886080802e-14"},   /* the nearest of 16 digits, not of 17 */
+        {0x1p-44, "5.684341886080802e-14"}, /* the nearest of 16 digits, not of 17 */
         {0x1p-1074, "5e-324"},
         {0x1p-1022, "2.2250738585072014e-308"},
         {0x1.ffffffffffffep-1023, "2.225073858507201e-308"},
@@ -140,8 +140,7 @@ static void test_value(void)
     }
 }
 
-/* The border between 0 and the smallest number, 2^-1075, has 752 digits: 24703282292062327208...
- * A digit a thousand places behind them still decides. */
+/* No digit is too far behind to decide, and no exponent too large to be undone. */
 static void test_long_numbers(void)
 {
     static char text[200000];
@@ -160,7 +159,7 @@ static void test_long_numbers(void)
 
     memset(text, '0', bytes);
     text[1] = '.';
-    memcpy(text + bytes - 8, "1e199989", 8);
+    memcpy(text + bytes - 8, "1e199990", 8);
     report(reads_as(text, 1.0), "an exponent that undoes 200,000 zeros");
     memset(text, '9', bytes);
     memcpy(text + bytes - 8, "e-199991", 8);
@@ -170,17 +169,58 @@ static void test_long_numbers(void)
 static void test_canonical(void)
 {
     static const char *const good[] = {
-        "0.0", "1.0", "-1.0", "0.1", "10000.0", "1e+16", "1e-05", "1.5e+300", "0.0001",
-        "1234567890123456.0", "5.684341886080802e-14", "5e-324", "1.7976931348623157e+308",
-        "2.2250738585072014e-308", "123456789012345.6", "1e+22", "1e+23", "-2.5e-07",
+        "0.0",
+        "1.0",
+        "-1.0",
+        "0.1",
+        "10000.0",
+        "1e+16",
+        "1e-05",
+        "1.5e+300",
+        "0.0001",
+        "1234567890123456.0",
+        "5.684341886080802e-14",
+        "5e-324",
+        "1.7976931348623157e+308",
+        "2.2250738585072014e-308",
+        "123456789012345.6",
+        "1e+22",
+        "1e+23",
+        "-2.5e-07",
     };
     static const char *const bad[] = {
-        "-0.0", "0.00", "00.0", "0e0", "0.0e+00", "1.00", "1.50", "01.5", "1e5", "1E+16", "1e16",
-        "1e+016", "1.0e+16", "10e+15", "1e-5", "1e-005", "0.00001", "100000.0e-01", "1e+15",
-        "10000000000000000.0", "0.1000000000000000055", "5.6843418860808015e-14", "4.9e-324",
-        "1e-324", "1e+309", "1.7976931348623159e+308", "9007199254740993.0",
-        "1.00000000000000000000000000000001", "2.2250738585072011e-308", "12345678901234567.0",
-        "0.30000000000000001", "0.50000000000000000e+00",
+        "-0.0",
+        "0.00",
+        "00.0",
+        "0e0",
+        "0.0e+00",
+        "1.00",
+        "1.50",
+        "01.5",
+        "1e5",
+        "1E+16",
+        "1e16",
+        "1e+016",
+        "1.0e+16",
+        "10e+15",
+        "1e-5",
+        "1e-005",
+        "0.00001",
+        "100000.0e-01",
+        "1e+15",
+        "10000000000000000.0",
+        "0.1000000000000000055",
+        "5.6843418860808015e-14",
+        "4.9e-324",
+        "1e-324",
+        "1e+309",
+        "1.7976931348623159e+308",
+        "9007199254740993.0",
+        "1.00000000000000000000000000000001",
+        "2.2250738585072011e-308",
+        "12345678901234567.0",
+        "0.30000000000000001",
+        "0.50000000000000000e+00",
     };
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         printf("# canonical: %s\n", good[i]);
