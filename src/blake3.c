@@ -86,9 +86,14 @@ static void compress_portable(uint32_t value[8], const uint8_t block[64], uint32
         w[i] = kvci_load32(block + 4 * (size_t)i);
     }
     uint32_t v[16] = {
-        value[0], value[1], value[2], value[3], value[4], value[5], value[6], value[7],
-        KVCI_BLAKE3_IV0, KVCI_BLAKE3_IV1, KVCI_BLAKE3_IV2, KVCI_BLAKE3_IV3,
-        (uint32_t)counter, (uint32_t)(counter >> 32), block_bytes, flags,
+        value[0],          value[1],
+        value[2],          value[3],
+        value[4],          value[5],
+        value[6],          value[7],
+        KVCI_BLAKE3_IV0,   KVCI_BLAKE3_IV1,
+        KVCI_BLAKE3_IV2,   KVCI_BLAKE3_IV3,
+        (uint32_t)counter, (uint32_t)(counter >> 32),
+        block_bytes,       flags,
     };
     KVCI_BLAKE3_SEVEN_ROUNDS(ROUND);
     for (unsigned i = 0; i < 8; i++) {
@@ -134,12 +139,10 @@ static const struct kernel avx2_kernel = {
     "avx2",
     kvci_blake3_chain_avx2,
     {{8, kvci_blake3_lanes8}, {4, kvci_blake3_lanes4_avx2}, {0, NULL}}};
-static const struct kernel avx512_kernel = {"avx512",
-                                            kvci_blake3_chain_vl,
-                                            {{16, kvci_blake3_lanes16},
-                                             {8, kvci_blake3_lanes8_vl},
-                                             {4, kvci_blake3_lanes4_vl},
-                                             {0, NULL}}};
+static const struct kernel avx512_kernel = {
+    "avx512",
+    kvci_blake3_chain_vl,
+    {{16, kvci_blake3_lanes16}, {8, kvci_blake3_lanes8_vl}, {4, kvci_blake3_lanes4_vl}, {0, NULL}}};
 #elif defined(KVCI_BLAKE3_NEON)
 static const struct kernel neon_kernel = {
     "neon", kvci_blake3_chain, {{4, kvci_blake3_lanes4}, {0, NULL}}};
@@ -309,8 +312,8 @@ static size_t hash_chunks(const struct kernel *kernel, const uint32_t key[8], ui
     size_t rest_bytes = bytes % CHUNK_BYTES;
     run_job(kernel, job, count, ret_values);
     if (rest_bytes > 0) {
-        hash_chunk(kernel, key, mode_flags, data + count * CHUNK_BYTES, rest_bytes,
-                   counter + count, 0, ret_values + count * VALUE_BYTES);
+        hash_chunk(kernel, key, mode_flags, data + count * CHUNK_BYTES, rest_bytes, counter + count,
+                   0, ret_values + count * VALUE_BYTES);
         count++;
     }
     return count;

@@ -16,10 +16,10 @@
 
 /* A hash being computed. It owns nothing: copy it by assignment, forget it at any time. */
 struct kvci_blake3 {
-    uint32_t key[8];      /* where every chunk and parent node starts */
-    uint32_t mode_flags;  /* set in every compression */
-    uint32_t value_count; /* values on the stack */
-    uint64_t chunk_count; /* chunks whose values are on the stack or merged into them */
+    uint32_t key[8];         /* where every chunk and parent node starts */
+    uint32_t mode_flags;     /* set in every compression */
+    uint32_t value_count;    /* values on the stack */
+    uint64_t chunk_count;    /* chunks whose values are on the stack or merged into them */
     uint32_t chunk_value[8]; /* of the chunk being filled, before its last block */
     uint32_t block_count;    /* blocks compressed into chunk_value */
     uint32_t block_bytes;    /* bytes in block, 0..64; the block stays until more bytes come */

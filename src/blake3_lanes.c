@@ -187,9 +187,22 @@ static inline void compress_lanes(lanes value[8], const uint8_t *const inputs[LA
     }
     const lanes zero = {0};
     lanes v[16] = {
-        value[0], value[1], value[2], value[3], value[4], value[5], value[6], value[7],
-        zero + KVCI_BLAKE3_IV0, zero + KVCI_BLAKE3_IV1, zero + KVCI_BLAKE3_IV2,
-        zero + KVCI_BLAKE3_IV3, counter_low, counter_high, zero + 64U, zero + flags,
+        value[0],
+        value[1],
+        value[2],
+        value[3],
+        value[4],
+        value[5],
+        value[6],
+        value[7],
+        zero + KVCI_BLAKE3_IV0,
+        zero + KVCI_BLAKE3_IV1,
+        zero + KVCI_BLAKE3_IV2,
+        zero + KVCI_BLAKE3_IV3,
+        counter_low,
+        counter_high,
+        zero + 64U,
+        zero + flags,
     };
     KVCI_BLAKE3_SEVEN_ROUNDS(ROUND);
     for (unsigned i = 0; i < 8; i++) {

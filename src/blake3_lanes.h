@@ -17,8 +17,8 @@
 #define KVCI_BLAKE3_IV6 0x1f83d9abU
 #define KVCI_BLAKE3_IV7 0x5be0cd19U
 
-/* The seven rounds, as calls of ROUND with the message words in the order of their use. Each line is
- * the one above it after the permutation 2 6 3 10 7 0 4 13 1 11 12 5 9 14 15 8 (c2sp.org/BLAKE3,
+/* The seven rounds, as calls of ROUND with the message words in the order of their use. Each line
+ * is the one above it after the permutation 2 6 3 10 7 0 4 13 1 11 12 5 9 14 15 8 (c2sp.org/BLAKE3,
  * section 2.3). They are written out so that no kernel has to look an index up at run time. */
 #define KVCI_BLAKE3_SEVEN_ROUNDS(ROUND)                                                            \
     do {                                                                                           \

@@ -117,10 +117,10 @@ static size_t spell(uint32_t point, const uint8_t *escape, size_t escape_bytes, 
         return 2;
     }
     if (point < 0x20) {
-        memcpy(out, "\\u00", 4);
-        out[4] = (uint8_t)('0' + (point >> 4));
-        out[5] = (uint8_t) "0123456789abcdef"[point & 15];
-        return 6;
+        static const char digits[] = "0123456789abcdef";
+        const char spelled[6] = {'\\', 'u', '0', '0', digits[point >> 4], digits[point & 15]};
+        memcpy(out, spelled, sizeof(spelled));
+        return sizeof(spelled);
     }
     return kvci_json_decode(escape, escape_bytes, out);
 }
@@ -174,6 +174,9 @@ static bool put_integer(struct canonical *canonical, int64_t value)
 static bool put_float(struct canonical *canonical, const struct kvci_json_token *token)
 {
     char text[KVCI_DECIMAL_BYTES];
+    if (kvci_decimal_canonical(token->text, token->bytes)) {
+        return put(canonical, token->text, token->bytes);
+    }
     double value = kvci_decimal_value(token->text, token->bytes);
     size_t bytes = kvci_decimal_format(value, text);
     /* Negative zero has no spelling of its own; also a number may be too small for a double. */

@@ -142,7 +142,7 @@ static uint64_t big_divide(struct big *number, const struct big *divisor)
     unsigned count = divisor->count;
     uint64_t estimator = (uint64_t)divisor->limbs[count - 1] + 1;
     uint64_t quotient = 0;
-    assert(number->count < LIMBS);
+    assert(count > 0 && count + 1 < LIMBS && number->count < LIMBS);
     while (number->count <= count) {
         number->limbs[number->count++] = 0;
     }
@@ -332,6 +332,14 @@ double kvci_decimal_value(const uint8_t *text, size_t bytes)
     normalize(&number, &divisor);
     uint64_t quotient = big_divide(&number, &divisor);
     return round_to_double(digits.negative, quotient, !remainder_is_zero(&number), power - shift);
+}
+
+bool kvci_decimal_finite(const uint8_t *text, size_t bytes)
+{
+    struct digits digits;
+    read_digits(text, bytes, REPR_DIGITS, &digits);
+    return digits.count == 0 || digits.point <= DBL_MAX_10_EXP ||
+           isfinite(kvci_decimal_value(text, bytes));
 }
 
 /* ---- Double to text ------------------------------------------------------------------------ */

@@ -17,6 +17,9 @@
  * of the number when that is not finite. The text must be a valid JSON number. */
 double kvci_decimal_value(const uint8_t *text, size_t bytes);
 
+/* Tells whether that double is finite, mostly without computing it. */
+bool kvci_decimal_finite(const uint8_t *text, size_t bytes);
+
 /* Writes a finite double as Python's repr does, terminated, and returns the length: the fewest
  * digits that read back as the same double, and of those the nearest, with an exponent below 1e-4
  * and from 1e16 on (10000.0, 1e+16, 1e-05). */

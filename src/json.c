@@ -5,7 +5,6 @@
 
 #include "decimal.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "ban.h"
@@ -372,7 +371,7 @@ static bool scan_float(struct kvci_json *scan, struct kvci_json_token *token, si
         return kvci_decimal_canonical(token->text, token->bytes) ||
                fail(scan, token->offset, "a float is not in its one canonical spelling");
     }
-    return isfinite(kvci_decimal_value(token->text, token->bytes)) ||
+    return kvci_decimal_finite(token->text, token->bytes) ||
            fail(scan, token->offset, "a float is too large for a double");
 }
 

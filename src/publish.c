@@ -24,25 +24,45 @@
 /* rw-rw-rw-, which the kernel cuts by the umask. */
 #define NEW_FILE_MODE 0666
 
+/* What became of the lock on a temporary file that was just made. */
+enum own {
+    OWN_LOCKED,
+    OWN_TAKEN, /* a cleaner was faster, and removes the file */
+    OWN_UNSURE /* there are no locks here, or the file cannot be looked at */
+};
+
 /* The temporary name depends on the final one alone, so that the next writer of that name knows
  * where to look for what a killed one left, without reading the folder. It is short even where
- * the final name has the greatest length that the file system allows. */
-static void slot_name(const char *name, unsigned slot, char ret_name[KVCI_TEMPORARY_BYTES])
+ * the final name has the greatest length that the file system allows. Without locks nobody may
+ * remove what another process made, and `owner`, else 0, keeps the names of processes apart. */
+static void slot_name(const char *name, unsigned slot, long owner,
+                      char ret_name[KVCI_TEMPORARY_BYTES])
 {
     uint8_t digest[KVCI_BLAKE3_BYTES];
     char hex[33];
     kvci_blake3_hash(name, strlen(name), digest);
     kvci_hex(digest, 16, hex);
-    (void)snprintf(ret_name, KVCI_TEMPORARY_BYTES, ".kvc-%s-%u.tmp", hex, slot);
+    if (owner == 0) {
+        (void)snprintf(ret_name, KVCI_TEMPORARY_BYTES, ".kvc-%s-%u.tmp", hex, slot);
+    } else {
+        (void)snprintf(ret_name, KVCI_TEMPORARY_BYTES, ".kvc-%s-%u-%ld.tmp", hex, slot, owner);
+    }
 }
 
 #if KVCI_LINUX_CALLS
-static bool same_file(int folder_fd, const char *name, int fd)
+/* Returns 1 when the name shows this file, 0 when it shows another or none, -1 when it cannot be
+ * looked at. */
+static int same_file(int folder_fd, const char *name, int fd)
 {
     struct stat by_name;
     struct stat by_fd;
-    return fstatat(folder_fd, name, &by_name, AT_SYMLINK_NOFOLLOW) == 0 && fstat(fd, &by_fd) == 0 &&
-           by_name.st_dev == by_fd.st_dev && by_name.st_ino == by_fd.st_ino;
+    if (fstat(fd, &by_fd) != 0) {
+        return -1;
+    }
+    if (fstatat(folder_fd, name, &by_name, AT_SYMLINK_NOFOLLOW) != 0) {
+        return errno == ENOENT ? 0 : -1;
+    }
+    return by_name.st_dev == by_fd.st_dev && by_name.st_ino == by_fd.st_ino ? 1 : 0;
 }
 
 /* A living writer holds a lock on its temporary file. While we hold the lock on the file that the
@@ -55,7 +75,7 @@ static void remove_stale(int folder_fd, const char *temporary)
     }
     struct stat facts;
     if (fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode) && flock(fd, LOCK_EX | LOCK_NB) == 0 &&
-        same_file(folder_fd, temporary, fd)) {
+        same_file(folder_fd, temporary, fd) == 1) {
         (void)unlinkat(folder_fd, temporary, 0);
     }
     (void)close(fd);
@@ -65,7 +85,7 @@ static void remove_all_stale(int folder_fd, const char *name)
 {
     char temporary[KVCI_TEMPORARY_BYTES];
     for (unsigned slot = 0; slot < SLOTS; slot++) {
-        slot_name(name, slot, temporary);
+        slot_name(name, slot, 0, temporary);
         remove_stale(folder_fd, temporary);
     }
 }
@@ -92,9 +112,13 @@ static int open_unnamed(int folder_fd)
     return fd;
 }
 
-static bool lock_own(int folder_fd, const char *temporary, int fd)
+static enum own lock_own(int folder_fd, const char *temporary, int fd)
 {
-    return flock(fd, LOCK_EX | LOCK_NB) == 0 && same_file(folder_fd, temporary, fd);
+    if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        return errno == EWOULDBLOCK ? OWN_TAKEN : OWN_UNSURE;
+    }
+    int same = same_file(folder_fd, temporary, fd);
+    return same == 1 ? OWN_LOCKED : (same == 0 ? OWN_TAKEN : OWN_UNSURE);
 }
 #else
 static void remove_all_stale(int folder_fd, const char *name)
@@ -109,42 +133,37 @@ static int open_unnamed(int folder_fd)
     return -1;
 }
 
-static bool lock_own(int folder_fd, const char *temporary, int fd)
+static enum own lock_own(int folder_fd, const char *temporary, int fd)
 {
     (void)folder_fd;
     (void)temporary;
     (void)fd;
-    return true;
+    return OWN_UNSURE;
 }
 #endif
-
-/* Without locks the process number keeps the names of living writers apart. */
-static void named_slot(const char *name, unsigned slot, char ret_name[KVCI_TEMPORARY_BYTES])
-{
-#if KVCI_LINUX_CALLS
-    slot_name(name, slot, ret_name);
-#else
-    char base[KVCI_TEMPORARY_BYTES];
-    slot_name(name, slot, base);
-    (void)snprintf(ret_name, KVCI_TEMPORARY_BYTES, "%.40s-%ld", base, (long)getpid());
-#endif
-}
 
 static int open_named(struct kvci_publish *publish)
 {
+    bool locks = KVCI_LINUX_CALLS;
     for (unsigned slot = 0; slot < SLOTS; slot++) {
-        named_slot(publish->name, slot, publish->temporary);
+        slot_name(publish->name, slot, locks ? 0 : (long)getpid(), publish->temporary);
         int fd = openat(publish->folder_fd, publish->temporary,
                         O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, NEW_FILE_MODE);
-        if (fd >= 0 && lock_own(publish->folder_fd, publish->temporary, fd)) {
+        int failure = fd < 0 ? errno : EEXIST;
+        enum own own = fd >= 0 && locks ? lock_own(publish->folder_fd, publish->temporary, fd)
+                                        : OWN_LOCKED;
+        if (fd >= 0 && own == OWN_LOCKED) {
             return fd;
         }
-        int failure = errno;
+        if (own == OWN_UNSURE) {
+            (void)unlinkat(publish->folder_fd, publish->temporary, 0);
+            locks = false;
+        }
         publish->temporary[0] = '\0';
         if (fd >= 0) {
-            /* A cleaner took it between the two calls, and removes it. */
             (void)close(fd);
-        } else if (failure != EEXIST) {
+        }
+        if (failure != EEXIST) {
             errno = failure;
             return -1;
         }
@@ -242,7 +261,7 @@ static int give_name(struct kvci_publish *publish)
         return errno;
     }
     for (unsigned slot = 0; slot < SLOTS; slot++) {
-        slot_name(publish->name, slot, publish->temporary);
+        slot_name(publish->name, slot, 0, publish->temporary);
         if (linkat(AT_FDCWD, path, publish->folder_fd, publish->temporary, AT_SYMLINK_FOLLOW) ==
             0) {
             return 0;

@@ -65,8 +65,8 @@ struct kvci_tensor kvci_reader_tensor(const struct kvc_reader *reader, uint32_t 
 enum kvc_status kvci_reader_row(const struct kvc_reader *reader, const struct kvci_tensor *tensor,
                                 const uint8_t **ret_row, struct kvc_error *error);
 
-/* Holds `count` neighbouring chunks, beginning with number `first`, against the row. `data` are
- * their bytes. */
+/* Holds `count` neighbouring chunks, at most a tile's, beginning with number `first`, against the
+ * row. `data` are their bytes. */
 enum kvc_status kvci_reader_check_chunks(const struct kvc_reader *reader,
                                          const struct kvci_tensor *tensor, const uint8_t *row,
                                          uint64_t first, uint64_t count, const uint8_t *data,

@@ -107,6 +107,12 @@ static enum kvc_status get_bits(const struct kvc_reader *reader, const struct kv
     return KVC_OK;
 }
 
+static bool is_proven(const _Atomic uint8_t *bits, uint64_t chunk)
+{
+    unsigned byte = atomic_load_explicit(&bits[chunk / 8], memory_order_acquire);
+    return (byte >> chunk % 8 & 1) != 0;
+}
+
 struct proving {
     const struct kvc_reader *reader;
     const uint8_t *base;
@@ -128,17 +134,20 @@ static enum kvc_status prove_tile(void *context, uint64_t number, uint8_t *scrat
     if (status == KVC_OK) {
         status = get_bits(proving->reader, &tile.tensor, &bits, error);
     }
-    for (uint64_t i = 0; status == KVC_OK && i < tile.chunk_count; i++) {
-        uint64_t chunk = tile.first_chunk + i;
-        unsigned bit = 1u << (chunk % 8);
-        if ((atomic_load_explicit(&bits[chunk / 8], memory_order_acquire) & bit) != 0) {
-            continue;
+    const uint64_t end = tile.first_chunk + tile.chunk_count;
+    for (uint64_t chunk = tile.first_chunk; status == KVC_OK && chunk < end;) {
+        uint64_t run = chunk;
+        while (run < end && !is_proven(bits, run)) {
+            run++;
         }
-        status = kvci_reader_check_chunks(proving->reader, &tile.tensor, row, chunk, 1,
-                                          data + chunk * KVCI_CHUNK_BYTES, error);
-        if (status == KVC_OK) {
-            (void)atomic_fetch_or(&bits[chunk / 8], (uint8_t)bit);
+        if (run > chunk) {
+            status = kvci_reader_check_chunks(proving->reader, &tile.tensor, row, chunk,
+                                              run - chunk, data + chunk * KVCI_CHUNK_BYTES, error);
         }
+        for (; status == KVC_OK && chunk < run; chunk++) {
+            (void)atomic_fetch_or(&bits[chunk / 8], (uint8_t)(1u << chunk % 8));
+        }
+        chunk = run < end ? run + 1 : end;
     }
     if (status == KVC_OK && proving->with_gaps && tile.last) {
         status = kvci_reader_check_gap(&tile.tensor, data + tile.tensor.bytes, error);

@@ -366,12 +366,9 @@ static enum kvc_status run_tile(void *context, uint64_t tile, uint8_t *scratch,
     uint64_t start = tile * tile_bytes;
     uint64_t end = run->bytes - start < tile_bytes ? run->bytes : start + tile_bytes;
     (void)scratch;
-    for (uint64_t at = start; at < end; at += KVCI_CHUNK_BYTES) {
-        uint64_t bytes = end - at < KVCI_CHUNK_BYTES ? end - at : KVCI_CHUNK_BYTES;
-        uint64_t chunk = at / KVCI_CHUNK_BYTES;
-        kvci_blake3_subtree(run->data + at, (size_t)bytes, run->first_chunk + chunk,
-                            run->values + chunk * KVCI_DIGEST);
-    }
+    uint64_t chunk = tile * KVCI_TILE_CHUNKS;
+    kvci_blake3_subtrees(run->data + start, (size_t)(end - start), run->first_chunk + chunk,
+                         run->values + chunk * KVCI_DIGEST);
     if (!kvci_sink_is_random(&run->writer->sink)) {
         return KVC_OK;
     }

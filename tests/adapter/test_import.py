@@ -2,26 +2,26 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
-import kvcache
-import torch
 import torch_kvcache
-import transformers
 from adapter_help import run_python
 
 
-def lend(folder: Path, *, without: tuple[str, ...]) -> list[str]:
-    """Makes a folder that lends all installed packages except some, and returns its path."""
-    folder.mkdir()
-    packages = {Path(module.__file__).parents[1] for module in (kvcache, torch_kvcache)}
-    packages |= {Path(module.__file__).parents[1] for module in (torch, transformers)}
-    for place in sorted(packages):
+def lend(root: Path, *, without: tuple[str, ...]) -> list[str]:
+    """Makes folders that lend the packages installed here except some; returns their paths."""
+    names = ("kvcache", "torch_kvcache", "torch", "transformers")
+    places = [Path(place) for place in sys.path]
+    folders = []
+    for place in dict.fromkeys(p for p in places if any((p / name).is_dir() for name in names)):
+        folder = root / str(len(folders))
+        folder.mkdir(parents=True)
         for entry in place.iterdir():
-            target = folder / entry.name
-            if entry.name.partition("-")[0] not in without and not target.exists():
-                target.symlink_to(entry)
-    return [str(folder)]
+            if entry.name.partition("-")[0] not in without:
+                (folder / entry.name).symlink_to(entry)
+        folders.append(str(folder))
+    return folders
 
 
 def import_in(path: list[str], tmp_path: Path) -> str:
@@ -48,7 +48,7 @@ def test_without_transformers(tmp_path: Path) -> None:
 
 def test_with_an_older_transformers(tmp_path: Path) -> None:
     path = lend(tmp_path / "lent", without=("transformers",))
-    old = tmp_path / "lent" / "transformers"
+    old = tmp_path / "lent" / "0" / "transformers"
     old.mkdir()
     (old / "__init__.py").write_text("__version__ = '4.50.3'\n")
     (old / "cache_utils.py").write_text("class DynamicCache: pass\n")
@@ -59,7 +59,7 @@ def test_with_an_older_transformers(tmp_path: Path) -> None:
 
 def test_a_broken_package_is_not_called_missing(tmp_path: Path) -> None:
     path = lend(tmp_path / "lent", without=("torch", "transformers"))
-    broken = tmp_path / "lent" / "torch"
+    broken = tmp_path / "lent" / "0" / "torch"
     broken.mkdir()
     (broken / "__init__.py").write_text("import a_module_that_nobody_has\n")
     assert import_in(path, tmp_path) == (

@@ -1,4 +1,4 @@
-"""Compares the library's JSON scanner, canonical writer and decimals with Python's own.
+"""test_json_oracle.py: compares the JSON scanner, canonical writer and decimals with Python's own.
 
 The reference is Python's `json`, made strict: what the format refuses is refused here by checks of
 the value, and canonical text is the text that `json.dumps` gives for its own value. The C program
@@ -423,7 +423,7 @@ def test_values_are_counted(mode: str) -> None:
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "random"])
 def test_many_members(order: str) -> None:
-    """An object of 100,000 members takes no longer than its sorting, in whatever order they come."""
+    """An object of 100,000 members takes no longer than its sorting, in any order."""
     keys = [f"{i:06d}" for i in range(100_000)]
     if order == "descending":
         keys.reverse()

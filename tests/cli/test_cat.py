@@ -58,9 +58,9 @@ class Bytes(CliCase):
     def test_ranges_outside(self) -> None:
         path = self.pack("a.kvc")
         for options, word in (
-            (("--start=81",), "81"),
-            (("--start=18446744073709551615",), "18446744073709551615"),
-            (("--bytes=81",), "81"),
+            (("--start=81",), "--start 81"),
+            (("--start=18446744073709551615",), "--start 18446744073709551615"),
+            (("--bytes=81",), "--bytes 81"),
             (("--start=80", "--bytes=1"), "--bytes 1"),
             (("--start=1", "--bytes=18446744073709551615"), "79"),
         ):

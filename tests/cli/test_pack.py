@@ -195,7 +195,7 @@ class Refused(PackCase):
              self.output], capture_output=True, timeout=60, check=False,
         )  # fmt: skip
         self.assertEqual(done.returncode, TROUBLE, done.stderr)
-        self.assertIn(b"standard input", done.stderr)
+        self.assertIn(b"standard input: reading the payload failed: Bad file", done.stderr)
 
     def test_outputs_that_cannot_be_made(self) -> None:
         for target in (self.folder / "no" / "out.kvc", self.folder, Path("/dev/null"),

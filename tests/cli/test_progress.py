@@ -5,6 +5,7 @@ SPDX-License-Identifier: Apache-2.0
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -16,7 +17,7 @@ import time
 import unittest
 from pathlib import Path
 
-from cli_support import GOOD, KVC, CliCase, kvc, metadata
+from cli_support import BAD, GOOD, KVC, CliCase, kvc, metadata
 
 MIB = 1 << 20
 
@@ -80,13 +81,20 @@ class ProgressBar(CliCase):
         self.assertTrue(text.endswith("\r"))
         self.assertEqual(states[-2].strip(), "")
 
-    def verify_on(self, terminal: Terminal, path: Path) -> subprocess.CompletedProcess[bytes]:
+    def verify_on(
+        self, terminal: Terminal, path: Path, threads: int = 1
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Runs `verify`, and counts its threads where the system tells."""
         process = subprocess.Popen(
-            [KVC, "verify", "--threads=1", path],
+            [KVC, "verify", f"--threads={threads}", path],
             stdout=subprocess.PIPE, stderr=terminal.secondary, env=SLOW,
         )  # fmt: skip
+        tasks = Path(f"/proc/{process.pid}/task")
+        self.most_threads = 0
         while process.poll() is None:
-            terminal.read(0.05)
+            with contextlib.suppress(OSError):
+                self.most_threads = max(self.most_threads, len(list(tasks.iterdir())))
+            terminal.read(0.02)
         terminal.read(0)
         assert process.stdout is not None
         with process.stdout:
@@ -108,6 +116,10 @@ class ProgressBar(CliCase):
                 break
             self.assertLess(seconds, 2, "long work, and no bar")
             size *= 2
+        if self.most_threads:
+            self.assertEqual(self.most_threads, 1)
+            self.verify_on(self.terminal(), path, 3)
+            self.assertIn(self.most_threads, (3, 4))
         text = terminal.text.decode()
         self.check_screen(text, "verify", 70)
         self.assertGreater(seconds, 0.5)
@@ -164,14 +176,15 @@ class ProgressBar(CliCase):
         )  # fmt: skip
         assert process.stdin is not None
         end = time.monotonic() + DEADLINE_SECONDS
-        sent = 0
-        while not terminal.text and time.monotonic() < end and sent < 90 * MIB:
-            process.stdin.write(bytes(4 * MIB))
-            process.stdin.flush()
-            sent += 4 * MIB
-            terminal.read(0.2)
-        process.stdin.close()
-        self.assertEqual(process.wait(DEADLINE_SECONDS), 1)
+        with contextlib.suppress(BrokenPipeError):
+            # More than the metadata say: the writer refuses it, and its end of the pipe closes.
+            while time.monotonic() < end:
+                process.stdin.write(bytes(4 * MIB))
+                process.stdin.flush()
+                terminal.read(0 if terminal.text else 0.2)
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        self.assertEqual(process.wait(DEADLINE_SECONDS), BAD)
         terminal.read(0)
         states = terminal.text.decode().split("\r")
         bar = next(i for i, state in enumerate(states) if state.startswith("pack "))

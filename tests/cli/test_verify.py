@@ -335,7 +335,7 @@ class Expect(VerifyCase):
             self.bad(f"layers={value}")
 
     def test_a_value_cannot_add_members(self) -> None:
-        self.bad('layers=2,"heads":2')
+        self.bad('layers=2,"kv_heads":2')
         self.bad('layers=2},"x":{"y":2')
 
     def test_paths(self) -> None:

@@ -180,9 +180,7 @@ def structure() -> Iterator[Bad]:
     for value in (0, size - 1, size + 1, TOP):
         data = small(footer_file_bytes=value).encode()
         why = f"file_bytes is {size} in the header and {value} in the footer"
-        yield Bad(
-            "structure", f"footer-file-bytes-{value}", why, data, last + 64, "footer.file_bytes"
-        )
+        yield Bad("structure", f"footer-file-bytes-{value}", why, data, last + 64, "file_bytes")
 
 
 def checks() -> Iterator[Bad]:

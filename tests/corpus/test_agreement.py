@@ -124,7 +124,7 @@ def mutated_value(chance: random.Random) -> bytes:
 
 @dataclass(frozen=True)
 class Mutation:
-    """A mutated file. `single`: one change was made, so that its status is certain."""
+    """A mutated file. `single`: one rule at most is broken, so that its status is certain."""
 
     data: bytes
     single: bool
@@ -146,7 +146,7 @@ def mutation(chance: random.Random) -> Mutation:
         made.metadata = mutated_text(chance, made.metadata, 1)
     else:
         made.metadata = mutated_text(chance, made.metadata, chance.choice((2, 3)))
-    return Mutation(made.encode(), way != 3)
+    return Mutation(made.encode(), way == 1)
 
 
 def status_of(data: bytes) -> str:

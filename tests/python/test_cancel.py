@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import os
 import signal
 import subprocess
@@ -102,21 +103,21 @@ def raise_stop(signal_number: int, frame: object) -> None:
     raise Stop
 
 
-def test_signal_ends_a_write_of_c_iterators(tmp_path: Path) -> None:
+@pytest.mark.parametrize("piece", [b"x" * 1000, b""], ids=["bytes", "nothing"])
+def test_signal_ends_a_write_of_c_iterators(tmp_path: Path, piece: bytes) -> None:
     # The iterator is C code, so only the writer itself can notice the signal.
+    pieces = itertools.repeat(piece, 3_000_000 if piece else 100_000_000)
     previous = signal.signal(signal.SIGALRM, raise_stop)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.02)
         with pytest.raises(Stop):
             kvcache.write_cache_stream(
-                tmp_path / "a.kvc",
-                base_metadata(),
-                itertools.repeat(b"x" * 1000, 3_000_000),
-                durability="none",
+                tmp_path / "a.kvc", base_metadata(), pieces, durability="none"
             )
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
+    assert operator.length_hint(pieces) > 0
     assert names_in(tmp_path) == []
 
 

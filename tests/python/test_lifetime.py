@@ -225,6 +225,12 @@ def loops(path: Path) -> dict[str, Callable[[], Any]]:
     target = path.parent / "loop.kvc"
     foreign = path.parent / "foreign.kvc"
     foreign.write_bytes(b"foreign" * 100)
+    damaged = path.parent / "damaged.kvc"
+    offset = kvcache.verify_cache(path).payload_offset
+    data = bytearray(path.read_bytes())
+    data[offset] ^= 1
+    data[offset + 2 * CHUNK_BYTES] ^= 1
+    damaged.write_bytes(data)
 
     def refused(function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
         try:
@@ -267,13 +273,18 @@ def loops(path: Path) -> dict[str, Callable[[], Any]]:
         refused(kvcache.open_cache, path.parent / "missing")
         refused(kvcache.open_cache(path).__getitem__, "nothing")
         refused(kvcache.verify_cache, path, progress=lambda done, total: 1 / 0)
+        refused(kvcache.verify_cache, damaged)
+        refused(kvcache.read_cache, damaged)
+        refused(kvcache.read_cache, damaged, copy=True)
+        refused(kvcache.open_cache(damaged).__getitem__, "layer.0.key")
+        refused(kvcache.open_cache(damaged, copy=True).__getitem__, "layer.0.key")
 
     return {
         "mapped": mapped,
         "copied": copied,
         "read": lambda: kvcache.read_cache(path),
         "verify": lambda: kvcache.verify_cache(path, progress=lambda done, total: None),
-        "collect": lambda: kvcache.verify_cache(path, errors="collect"),
+        "collect": lambda: refused(kvcache.verify_cache, damaged, errors="collect"),
         "write": lambda: kvcache.write_cache_stream(
             target, metadata, [payload], durability="none", key=key
         ),
@@ -351,6 +362,22 @@ atexit.register(lambda: kvcache.verify_cache(sys.argv[1]))
     for _ in range(3):
         done = run_python(code, str(path), KVC_BLAKE3_KERNEL="portable")
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_progress_once_python_exits(case: tuple[Path, bytes, bytes]) -> None:
+    # Handlers run in the opposite order of their registration.
+    code = """
+import atexit, sys
+def late():
+    calls = []
+    info = kvcache.verify_cache(sys.argv[1], progress=lambda done, total: calls.append(done))
+    print(info.file_bytes, calls)
+atexit.register(late)
+import kvcache
+"""
+    done = run_python(code, str(case[0]))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.strip() == f"{len(case[1])} []"
 
 
 def test_a_thread_lets_go_of_the_last_tensor(case: tuple[Path, bytes, bytes]) -> None:

@@ -6,6 +6,7 @@ import ctypes
 import importlib.util
 import inspect
 import os
+import site
 import subprocess
 import sys
 from pathlib import Path
@@ -96,14 +97,30 @@ def use(path: Path, metadata: dict[str, Any]) -> str:
 """
 
 
+def run_mypy(folder: Path, name: str) -> subprocess.CompletedProcess[str]:
+    """Check one file in an own folder, away from the settings of this repository."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    installed = Path(kvcache.__file__).parents[1]
+    if str(installed) not in site.getsitepackages():
+        environment["MYPYPATH"] = str(installed)
+    return subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(folder / "cache"), name],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def test_types_for_users(tmp_path: Path) -> None:
     if importlib.util.find_spec("mypy") is None:
         pytest.skip("mypy is not installed")
     (tmp_path / "use.py").write_text(USER_CODE)
     (tmp_path / "misuse.py").write_text("import kvcache\nkvcache.read_cache(5, key='text')\n")
-    good = run("-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(tmp_path / "use.py"))
+    good = run_mypy(tmp_path, "use.py")
     assert good.returncode == 0, good.stdout
-    bad = run("-m", "mypy", "--strict", "--cache-dir", str(tmp_path), str(tmp_path / "misuse.py"))
+    bad = run_mypy(tmp_path, "misuse.py")
     assert bad.stdout.count("arg-type") == 2, bad.stdout
 
 

@@ -91,7 +91,8 @@ static int answer(const char *name, size_t bytes, uint64_t a, uint64_t b, uint8_
     }
     if (strcmp(name, "row") == 0) {
         kvci_blake3_subtrees(input, bytes, a, values);
-        print_hex(values, 32 * ((bytes + KVCI_BLAKE3_SUBTREE_BYTES - 1) / KVCI_BLAKE3_SUBTREE_BYTES));
+        print_hex(values,
+                  32 * ((bytes + KVCI_BLAKE3_SUBTREE_BYTES - 1) / KVCI_BLAKE3_SUBTREE_BYTES));
         return 1;
     }
     if (strcmp(name, "hash") == 0 || strcmp(name, "subtree") == 0) {

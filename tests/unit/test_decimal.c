@@ -58,6 +58,7 @@ static bool reads_as(const char *text, double expected)
 {
     double found = value_of(text);
     bool fine = bits_of(found) == bits_of(expected);
+    fine = fine && kvci_decimal_finite((const uint8_t *)text, strlen(text)) == isfinite(expected);
     if (!fine) {
         printf("# %.80s: expected %a, found %a\n", text, expected, found);
     }
@@ -140,29 +141,35 @@ static void test_value(void)
     }
 }
 
+/* Writes over a part of a text. */
+static void place(char *at, const char *part)
+{
+    while (*part != '\0') {
+        *at++ = *part++;
+    }
+}
+
 /* No digit is too far behind to decide, and no exponent too large to be undone. */
 static void test_long_numbers(void)
 {
     static char text[200000];
-    static const char one[] = "1.";
     size_t bytes = sizeof(text) - 1;
     memset(text, '0', bytes);
-    memcpy(text, one, 2);
+    place(text, "1.");
     report(reads_as(text, 1.0), "1 and 200,000 zeros");
 
     /* 1 + 2^-53 is halfway between 1 and the next double. */
-    static const char half[] = "1.00000000000000011102230246251565404236316680908203125";
-    memcpy(text, half, sizeof(half) - 1);
+    place(text, "1.00000000000000011102230246251565404236316680908203125");
     report(reads_as(text, 1.0), "halfway, then zeros");
     text[bytes - 1] = '1';
     report(reads_as(text, 1.0 + DBL_EPSILON), "halfway, zeros, and a last digit");
 
     memset(text, '0', bytes);
     text[1] = '.';
-    memcpy(text + bytes - 8, "1e199990", 8);
+    place(text + bytes - 8, "1e199990");
     report(reads_as(text, 1.0), "an exponent that undoes 200,000 zeros");
     memset(text, '9', bytes);
-    memcpy(text + bytes - 8, "e-199991", 8);
+    place(text + bytes - 8, "e-199991");
     report(reads_as(text, 1.0), "200,000 nines scaled down");
 }
 

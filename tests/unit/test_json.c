@@ -23,9 +23,9 @@ static void report(bool fine, const char *what)
 
 struct expected_token {
     enum kvci_json_type type;
+    unsigned depth;
     size_t offset;
     size_t bytes;
-    unsigned depth;
     int64_t integer;
 };
 
@@ -54,21 +54,21 @@ static bool scan_gives(const char *text, enum kvci_json_mode mode,
 static void test_tokens(void)
 {
     static const struct expected_token strict[] = {
-        {KVCI_JSON_OBJECT, 0, 1, 1, 0},      {KVCI_JSON_KEY, 1, 1, 2, 0},
-        {KVCI_JSON_ARRAY, 5, 1, 2, 0},       {KVCI_JSON_INTEGER, 6, 3, 3, -12},
-        {KVCI_JSON_FLOAT, 10, 3, 3, 0},      {KVCI_JSON_TRUE, 14, 4, 3, 0},
-        {KVCI_JSON_FALSE, 19, 5, 3, 0},      {KVCI_JSON_NULL, 25, 4, 3, 0},
-        {KVCI_JSON_ARRAY_END, 29, 1, 2, 0},  {KVCI_JSON_KEY, 31, 2, 2, 0},
-        {KVCI_JSON_STRING, 36, 3, 2, 0},     {KVCI_JSON_KEY, 42, 2, 2, 0},
-        {KVCI_JSON_OBJECT, 47, 1, 2, 0},     {KVCI_JSON_OBJECT_END, 48, 1, 2, 0},
-        {KVCI_JSON_OBJECT_END, 49, 1, 1, 0}, {KVCI_JSON_END, 50, 0, 0, 0},
+        {KVCI_JSON_OBJECT, 1, 0, 1, 0},      {KVCI_JSON_KEY, 2, 1, 1, 0},
+        {KVCI_JSON_ARRAY, 2, 5, 1, 0},       {KVCI_JSON_INTEGER, 3, 6, 3, -12},
+        {KVCI_JSON_FLOAT, 3, 10, 3, 0},      {KVCI_JSON_TRUE, 3, 14, 4, 0},
+        {KVCI_JSON_FALSE, 3, 19, 5, 0},      {KVCI_JSON_NULL, 3, 25, 4, 0},
+        {KVCI_JSON_ARRAY_END, 2, 29, 1, 0},  {KVCI_JSON_KEY, 2, 31, 2, 0},
+        {KVCI_JSON_STRING, 2, 36, 3, 0},     {KVCI_JSON_KEY, 2, 42, 2, 0},
+        {KVCI_JSON_OBJECT, 2, 47, 1, 0},     {KVCI_JSON_OBJECT_END, 2, 48, 1, 0},
+        {KVCI_JSON_OBJECT_END, 1, 49, 1, 0}, {KVCI_JSON_END, 0, 50, 0, 0},
     };
     static const struct expected_token any[] = {
-        {KVCI_JSON_ARRAY, 1, 1, 1, 0},      {KVCI_JSON_INTEGER, 3, 2, 2, 0},
-        {KVCI_JSON_FLOAT, 8, 3, 2, 0},      {KVCI_JSON_STRING, 13, 6, 2, 0},
-        {KVCI_JSON_ARRAY_END, 21, 1, 1, 0},
+        {KVCI_JSON_ARRAY, 1, 1, 1, 0},      {KVCI_JSON_INTEGER, 2, 3, 2, 0},
+        {KVCI_JSON_FLOAT, 2, 8, 3, 0},      {KVCI_JSON_STRING, 2, 13, 6, 0},
+        {KVCI_JSON_ARRAY_END, 1, 21, 1, 0},
     };
-    static const struct expected_token scalar[] = {{KVCI_JSON_INTEGER, 0, 1, 1, 7}};
+    static const struct expected_token scalar[] = {{KVCI_JSON_INTEGER, 1, 0, 1, 7}};
     report(scan_gives("{\"a\":[-12,0.5,true,false,null],\"bb\":\"ccc\",\"dd\":{}}",
                       KVCI_JSON_STRICT, strict, sizeof(strict) / sizeof(strict[0])),
            "the tokens of a strict text");
@@ -230,9 +230,9 @@ static void test_accepted(void)
         "-9007199254740991",
         "\"\\\"\\\\\\b\\t\\n\\f\\r\\u0001\\u001f/\x7F\"",
         "\"\xC2\x80\xE0\xA0\x80\xED\x9F\xBF\xEE\x80\x80\xF0\x90\x80\x80\xF4\x8F\xBF\xBF\"",
-        "{\"\":0,\"\\u0001\":1,\"\\t\":2,\"\\n\":3,\" \":4,\"\\\"\":5,\"#\":6,\"A\":7,\"\\\\\":8,"
-        "\"a\":9,\"a\\n\":1,\"a \":1,\"ab\":1,\"\xC3\xA9\":1,\"\xEF\xBF\xBF\":1,"
-        "\"\xF0\x9F\x98\x80\":1}",
+        "{\"\":0,\"\\u0001\":1,\"\\t\":2,\"\\n\":3,\" \":4,\"\\\"\":5,\"#\":6,\"A\":7,\"\\\\\":8}",
+        "{\"a\":9,\"a\\n\":1,\"a \":1,\"ab\":1,\"\xC3\xA9\":1,\"\xEF\xBF\xBF\":1}",
+        "{\"\xEF\xBF\xBF\":1,\"\xF0\x9F\x98\x80\":1}",
         "[[[[[[[[[[[[[[[[7]]]]]]]]]]]]]]]]",
     };
     static const char *const any[] = {
@@ -264,6 +264,17 @@ static void test_accepted(void)
 
 /* ---- Skipping and raw spellings ------------------------------------------------------------ */
 
+/* Takes tokens up to the first of a type; false when there is none. */
+static bool go_to(struct kvci_json *scan, enum kvci_json_type type, struct kvci_json_token *token)
+{
+    do {
+        if (!kvci_json_next(scan, token) || token->type == KVCI_JSON_END) {
+            return false;
+        }
+    } while (token->type != type);
+    return true;
+}
+
 static void test_skip(void)
 {
     static const char text[] = "{\"a\":[[1,{\"b\":2}],3],\"c\":\"d\",\"e\":4}";
@@ -271,26 +282,26 @@ static void test_skip(void)
     struct kvci_json_token token;
     size_t end = 0;
     kvci_json_init(&scan, text, sizeof(text) - 1, KVCI_JSON_STRICT, 100);
-    bool fine = kvci_json_next(&scan, &token) && kvci_json_next(&scan, &token) &&
-                kvci_json_next(&scan, &token) && kvci_json_skip(&scan, &token, &end);
+    bool fine = go_to(&scan, KVCI_JSON_ARRAY, &token) && kvci_json_skip(&scan, &token, &end);
     report(fine && end == 20, "an array is passed over");
-    fine = kvci_json_next(&scan, &token) && kvci_json_equals(token.text, token.bytes, "c") &&
-           kvci_json_next(&scan, &token) && kvci_json_skip(&scan, &token, &end);
+    fine = go_to(&scan, KVCI_JSON_KEY, &token) && kvci_json_equals(token.text, token.bytes, "c") &&
+           go_to(&scan, KVCI_JSON_STRING, &token) && kvci_json_skip(&scan, &token, &end);
     report(fine && end == 28, "a string is passed over");
-    fine = kvci_json_next(&scan, &token) && kvci_json_next(&scan, &token) &&
-           kvci_json_skip(&scan, &token, &end);
+    fine = go_to(&scan, KVCI_JSON_INTEGER, &token) && kvci_json_skip(&scan, &token, &end);
     report(fine && end == 34, "a number is passed over");
-    report(kvci_json_next(&scan, &token) && token.type == KVCI_JSON_OBJECT_END &&
-               kvci_json_next(&scan, &token) && token.type == KVCI_JSON_END &&
-               kvci_json_next(&scan, &token) && token.type == KVCI_JSON_END,
-           "END comes for ever");
+    fine = kvci_json_next(&scan, &token) && token.type == KVCI_JSON_OBJECT_END;
+    for (unsigned i = 0; i < 3; i++) {
+        fine = fine && kvci_json_next(&scan, &token) && token.type == KVCI_JSON_END;
+    }
+    report(fine, "END comes for ever");
     report(scan.values == 9, "values are counted, keys are not");
 
     kvci_json_init(&scan, "[[1,2}", 6, KVCI_JSON_STRICT, 100);
     fine = kvci_json_next(&scan, &token) && !kvci_json_skip(&scan, &token, &end);
-    report(fine && scan.problem_offset == 5 && !kvci_json_next(&scan, &token) &&
-               !kvci_json_next(&scan, &token) && scan.problem_offset == 5,
-           "what is passed over is judged, and a failed scan stays so");
+    for (unsigned i = 0; i < 3; i++) {
+        fine = fine && scan.problem_offset == 5 && !kvci_json_next(&scan, &token);
+    }
+    report(fine, "what is passed over is judged, and a failed scan stays so");
 }
 
 static int compare(const char *a, const char *b)

@@ -3,7 +3,8 @@
  *
  * Every file of the corpus is opened and verified in the four ways. Valid files must be accepted
  * with the same facts, hostile ones refused with the status that their folder names and with the
- * same offset and field. Uses the public interface only. */
+ * same offset and field. Also the place of the caller's limits among the checks. Uses the public
+ * interface only. */
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -136,6 +137,48 @@ static void try_folder(const char *folder, const char *status)
              status);
 }
 
+/* A file, limits, and the status of opening: what the header and the size say comes before the
+ * limits, and the footer after them. */
+static const struct {
+    const char *file;
+    uint64_t max_file_bytes;
+    uint64_t max_metadata_bytes;
+    uint32_t max_tensor_count;
+    enum kvc_status status;
+} limit_cases[] = {
+    {"good/example.kvc", 4352, 652, 2, KVC_OK},
+    {"good/example.kvc", 4351, 0, 0, KVC_E_LIMIT},
+    {"good/example.kvc", 0, 651, 0, KVC_E_LIMIT},
+    {"good/example.kvc", 0, 0, 1, KVC_E_LIMIT},
+    {"bad/version/major-2.kvc", 1, 1, 1, KVC_E_VERSION},
+    {"bad/structure/tensor-count-65537.kvc", 1, 1, 1, KVC_E_STRUCTURE},
+    {"bad/truncated/first-4096.kvc", 1, 1, 1, KVC_E_TRUNCATED},
+    {"bad/trailing/one-byte.kvc", 1, 1, 1, KVC_E_TRAILING},
+    {"bad/unfinished/footer-zero.kvc", 0, 0, 1, KVC_E_LIMIT},
+    {"bad/root/zero.kvc", 0, 0, 1, KVC_E_LIMIT},
+};
+
+static void try_limits(void)
+{
+    for (size_t i = 0; i < sizeof(limit_cases) / sizeof(limit_cases[0]); i++) {
+        struct corpus_file file;
+        struct kvc_error error = KVC_ERROR_INIT;
+        struct kvc_reader_options options = KVC_READER_OPTIONS_INIT;
+        struct kvc_reader *reader = NULL;
+        corpus_folder(file.path, limit_cases[i].file);
+        corpus_read(&file);
+        options.max_file_bytes = limit_cases[i].max_file_bytes;
+        options.max_metadata_bytes = limit_cases[i].max_metadata_bytes;
+        options.max_tensor_count = limit_cases[i].max_tensor_count;
+        enum kvc_status status =
+            kvc_reader_open_memory(file.data, file.bytes, &options, &reader, &error);
+        kvc_reader_free(reader);
+        free(file.data);
+        tap_line(status == limit_cases[i].status, "%s with limits, case %zu: %s",
+                 limit_cases[i].file, i, kvc_status_name(status));
+    }
+}
+
 int main(void)
 {
     char folder[CORPUS_PATH_BYTES];
@@ -158,6 +201,7 @@ int main(void)
         try_folder(folder, kvc_status_name((enum kvc_status)status));
         folders++;
     }
+    try_limits();
     tap_line(folders == 19, "%d statuses have hostile files", folders);
     return tap_end();
 }

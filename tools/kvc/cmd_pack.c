@@ -225,7 +225,6 @@ static int copy_payload(const struct job *job, struct kvc_writer *writer, int fd
         done += (uint64_t)got;
         (void)progress_update(&progress, done, total_bytes);
     }
-    progress_clear(&progress);
     free(piece);
     return code;
 }
