@@ -256,7 +256,13 @@ def report(figures: dict[str, dict[str, list[dict[str, float]]]], mib: int) -> b
         all_held &= held
         print(
             f"{step}: KVC1 / {peer} = {median:.3f} (least {min(values):.3f}), at most {most:.3f}: "
-            + ("the rounds disagree too much" if disagree(values) else "held" if held else "NOT held")
+            + (
+                "the rounds disagree too much"
+                if disagree(values)
+                else "held"
+                if held
+                else "NOT held"
+            )
         )
     tensor_mib = mib / (2 * LAYERS)
     for step, most in (("load", mib + 16), ("save", tensor_mib + 16)):

@@ -1,5 +1,6 @@
 # demo_model.py: loads the demo's model, and goes on from a cache or without one.
 # SPDX-License-Identifier: Apache-2.0
+# mypy: allow-untyped-calls
 from __future__ import annotations
 
 import importlib.util
@@ -37,7 +38,7 @@ class Answer(NamedTuple):
     first_token_seconds: float
 
 
-class Clock(BaseStreamer):  # type: ignore[misc]
+class Clock(BaseStreamer):
     """Notes when generate() hands out its first new token; before that it hands out the prompt."""
 
     def __init__(self) -> None:
@@ -65,9 +66,7 @@ def load(folder: Path) -> tuple[Any, Any]:
     if not (folder / "config.json").is_file():
         raise DemoError(f"{folder} holds no model: it has no config.json")
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, local_files_only=True
-    )
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     return model.eval(), tokenizer
 
 

@@ -146,14 +146,16 @@ struct kvc_allocator {
 
 /* Called now and then, always in the thread that called the library, with the payload bytes done
  * and in all. Return 0 to go on, anything else to cancel: the call then ends with
- * KVC_E_CANCELLED, and a writer that was cancelled can only be freed. */
+ * KVC_E_CANCELLED, and a writer that was cancelled can only be freed. A writer whose payload has
+ * no known length reports as the total what it was given so far; every writer reports once more
+ * before it publishes. */
 typedef int (*kvc_progress_fn)(void *context, uint64_t done_bytes, uint64_t total_bytes);
 
 /* How a long call does its work. Pass NULL for the defaults: all processors that the process may
  * use, at most 16, and no progress. */
 struct kvc_work {
     size_t size;
-    uint32_t threads; /* 0: chosen by the library; 1: none are started */
+    uint32_t threads; /* 0: chosen by the library; 1: none are started; at most 256 */
     kvc_progress_fn progress;
     void *progress_context;
 };
@@ -438,7 +440,8 @@ struct kvc_sink {
  * `metadata` is a JSON object in any spelling; it is judged as a reader would and stored in its
  * canonical spelling, and row-major strides are put where a dimension of size 1 has another one.
  * The payload's length follows from the manifest; for metadata without one it is given in the
- * options, or found out while writing.
+ * options, or found out while writing. In errors about the metadata, offsets count in the text that
+ * was given for KVC_E_JSON, and in its canonical spelling for the others.
  *
  * The file is made without a name where the system can do that (Linux, O_TMPFILE), else under a
  * temporary name in the same folder. A symbolic link at `path` is replaced, not followed. */
@@ -473,6 +476,10 @@ KVC_API enum kvc_status kvc_writer_write(struct kvc_writer *writer, const void *
 KVC_API enum kvc_status kvc_writer_finish(struct kvc_writer *writer,
                                           uint8_t ret_root[KVC_DIGEST_BYTES],
                                           struct kvc_error *error);
+
+/* Fills in the facts of the file that was just finished, as a reader of it would. */
+KVC_API enum kvc_status kvc_writer_info(const struct kvc_writer *writer, struct kvc_info *ret_info,
+                                        struct kvc_error *error);
 
 /* Frees the writer. Without a successful finish nothing was published and nothing is left. */
 KVC_API void kvc_writer_free(struct kvc_writer *writer);

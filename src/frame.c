@@ -111,7 +111,7 @@ static enum kvc_status judge_root(const struct kvci_frame *frame,
                                frame->footer.root, root, frame->places.footer_offset, error);
     }
     if (options->expected_root != NULL && !kvci_root_equal(options->expected_root, root)) {
-        return differing_roots(KVC_E_EXPECTED_ROOT, "the file is whole, but not the one wanted",
+        return differing_roots(KVC_E_EXPECTED_ROOT, "this is not the file that was wanted",
                                options->expected_root, root, frame->places.footer_offset, error);
     }
     if (options->key == NULL) {

@@ -247,8 +247,8 @@ static enum kvc_status conclude(const struct walk *walk, struct kvc_error *error
         return KVC_OK;
     }
     (void)kvci_fail(error, KVC_E_IDENTITY, KVC_NO_OFFSET,
-                    "the file is whole, but not for this use: %llu metadata field%s from "
-                    "what is expected: %s%s",
+                    "the file is not the one for this use: %llu metadata field%s from what "
+                    "is expected: %s%s",
                     (unsigned long long)walk->differences,
                     walk->differences == 1 ? " differs" : "s differ", walk->list,
                     walk->list_full ? "; and more" : "");

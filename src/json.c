@@ -12,10 +12,9 @@
 /* What may come next. */
 enum state {
     START,      /* the top value */
-    VALUE,      /* a value: behind a colon, or behind a comma in an array */
+    VALUE,      /* the value of a member */
     FIRST_ITEM, /* a value or the end of the array */
     FIRST_KEY,  /* a key or the end of the object */
-    KEY,        /* a key */
     AFTER,      /* a comma or the end of the container */
     DONE,       /* nothing */
     FAILED      /* nothing ever */
@@ -558,7 +557,6 @@ static bool scan_after(struct kvci_json *scan, struct kvci_json_token *token)
                            : "a comma or the end of the array is expected here");
     }
     scan->at++;
-    scan->state = object ? KEY : VALUE;
     if (!pass_space(scan)) {
         return false;
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "info.h"
 #include "status.h"
 
 #include "ban.h"
@@ -188,43 +189,8 @@ enum kvc_status kvc_reader_info(const struct kvc_reader *reader, struct kvc_info
     if (reader == NULL || ret_info == NULL) {
         return null_argument(error, reader == NULL ? "reader" : "ret_info");
     }
-    if (ret_info->size != sizeof(*ret_info)) {
-        return kvci_fail(error, KVC_E_OPTION, KVC_NO_OFFSET,
-                         "kvc_info.size is %zu, expected %zu: use KVC_INFO_INIT", ret_info->size,
-                         sizeof(*ret_info));
-    }
-    const struct kvci_header *header = &reader->frame.header;
-    const struct kvci_geometry *geometry = &reader->geometry;
-    struct kvc_info info = {
-        .size = sizeof(info),
-        .has_tag = reader->frame.footer.has_tag,
-        .tag_checked = reader->tag_checked,
-        .version_major = header->version_major,
-        .version_minor = header->version_minor,
-        .incompat = header->incompat,
-        .ro_compat = header->ro_compat,
-        .compat = header->compat,
-        .file_bytes = header->file_bytes,
-        .metadata_bytes = header->metadata_bytes,
-        .payload_offset = reader->frame.places.payload_offset,
-        .payload_span = header->payload_span,
-        .payload_bytes = geometry->payload_bytes,
-        .chunk_count = geometry->chunks_per_tensor * geometry->tensor_count,
-        .align_bytes = UINT32_C(1) << header->align_log2,
-        .tensor_count = header->tensor_count,
-        .manifest_version = geometry->manifest_version,
-        .layers = reader->metadata.layers,
-        .kv_heads = reader->metadata.kv_heads,
-        .head_dim = reader->metadata.head_dim,
-        .batch_size = geometry->batch_size,
-        .sequence_start = reader->metadata.sequence_start,
-        .sequence_length = reader->metadata.sequence_length,
-        .rope_theta = reader->metadata.rope_theta,
-        .dtype = reader->metadata.dtype->name,
-    };
-    memcpy(info.root, reader->frame.footer.root, sizeof(info.root));
-    *ret_info = info;
-    return KVC_OK;
+    return kvci_info_fill(&reader->frame.header, &reader->frame.footer, &reader->metadata,
+                          &reader->geometry, reader->tag_checked, ret_info, error);
 }
 
 const char *kvc_reader_metadata(const struct kvc_reader *reader, uint64_t *ret_bytes)

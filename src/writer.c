@@ -7,6 +7,7 @@
 #include "alloc.h"
 #include "blake3.h"
 #include "canonical.h"
+#include "info.h"
 #include "manifest.h"
 #include "metadata.h"
 #include "root.h"
@@ -19,6 +20,9 @@
 
 /* A custom sink gets the payload in pieces of this size, each hashed by all threads before. */
 #define ORDERED_WINDOW_BYTES (UINT64_C(8) << 20)
+
+/* The progress callback is called about once for this many bytes. */
+#define PROGRESS_BYTES (UINT64_C(4) << 20)
 
 /* The first growth of the list of chunk values, which is sized by the bytes that really came. */
 #define FIRST_ROW_VALUES 256
@@ -54,6 +58,8 @@ struct kvc_writer {
     uint64_t taken_bytes; /* payload bytes in all, those in `chunk` included */
     uint8_t *chunk;       /* the beginning of a chunk whose rest has not come yet */
     size_t chunk_bytes;
+    uint64_t reported_bytes;   /* of the last progress call that this file made itself */
+    struct kvci_footer footer; /* when finished */
 };
 
 static enum kvc_status take_options(struct kvc_writer *writer,
@@ -148,7 +154,7 @@ static enum kvc_status judge_metadata(struct kvc_writer *writer, uint64_t opaque
     }
     writer->unknown_bytes =
         !writer->metadata.present[KVCI_MEMBER_TENSOR_MANIFEST] && opaque_bytes == KVC_UNKNOWN_BYTES;
-    if (opaque_bytes == 0) {
+    if (opaque_bytes == 0 && !writer->metadata.present[KVCI_MEMBER_TENSOR_MANIFEST]) {
         return kvci_fail(error, KVC_E_LENGTH, KVC_NO_OFFSET,
                          "payload_bytes is 0: a payload has at least one byte");
     }
@@ -413,13 +419,32 @@ static enum kvc_status write_chunks(struct kvc_writer *writer, const uint8_t *da
     return status;
 }
 
+/* Runs of chunks report by themselves; this is for what is written without one. */
+static enum kvc_status report_progress(struct kvc_writer *writer, uint64_t done_bytes,
+                                       struct kvc_error *error)
+{
+    const struct kvc_work *work = &writer->work;
+    writer->reported_bytes = done_bytes;
+    if (work->progress != NULL &&
+        work->progress(work->progress_context, done_bytes, writer->geometry.payload_bytes) != 0) {
+        return kvci_fail(error, KVC_E_CANCELLED, KVC_NO_OFFSET,
+                         "cancelled by the progress callback");
+    }
+    return KVC_OK;
+}
+
 /* A tensor of one chunk has no stored chunk value: its digest is the plain hash. */
 static enum kvc_status write_single(struct kvc_writer *writer, const uint8_t *data, uint64_t bytes,
-                                    struct kvc_error *error)
+                                    uint64_t before_bytes, struct kvc_error *error)
 {
     kvci_blake3_hash(data, (size_t)bytes, writer->digests + writer->tensor * KVCI_DIGEST);
     writer->tensor_done += bytes;
-    return kvci_sink_write(&writer->sink, data, bytes, tensor_offset(writer), error);
+    enum kvc_status status =
+        kvci_sink_write(&writer->sink, data, bytes, tensor_offset(writer), error);
+    if (status == KVC_OK && before_bytes + bytes >= writer->reported_bytes + PROGRESS_BYTES) {
+        status = report_progress(writer, before_bytes + bytes, error);
+    }
+    return status;
 }
 
 static void next_tensor(struct kvc_writer *writer)
@@ -454,7 +479,7 @@ static enum kvc_status write_whole(struct kvc_writer *writer, const uint8_t *dat
                                    uint64_t before_bytes, struct kvc_error *error)
 {
     enum kvc_status status = is_single(writer)
-                                 ? write_single(writer, data, bytes, error)
+                                 ? write_single(writer, data, bytes, before_bytes, error)
                                  : write_chunks(writer, data, bytes, before_bytes, error);
     if (status == KVC_OK && !writer->unknown_bytes &&
         writer->tensor_done == writer->geometry.tensor_bytes) {
@@ -597,9 +622,9 @@ static enum kvc_status end_unknown(struct kvc_writer *writer, struct kvc_error *
     return status == KVC_OK ? write_header(writer, error) : status;
 }
 
-static enum kvc_status write_trailer(struct kvc_writer *writer, struct kvci_footer *footer,
-                                     struct kvc_error *error)
+static enum kvc_status write_trailer(struct kvc_writer *writer, struct kvc_error *error)
 {
+    struct kvci_footer *footer = &writer->footer;
     const struct kvci_header header = make_header(writer);
     struct kvci_places places = {0};
     uint8_t block[KVCI_FOOTER_BYTES];
@@ -609,6 +634,7 @@ static enum kvc_status write_trailer(struct kvc_writer *writer, struct kvci_foot
     if (writer->has_key) {
         kvci_root_tag(footer->root, writer->key, footer->tag);
     }
+    footer->has_tag = writer->has_key;
     footer->file_bytes = header.file_bytes;
     kvci_footer_encode(footer, block);
     enum kvc_status status = KVC_OK;
@@ -629,7 +655,6 @@ static enum kvc_status write_trailer(struct kvc_writer *writer, struct kvci_foot
 enum kvc_status kvc_writer_finish(struct kvc_writer *writer, uint8_t ret_root[KVC_DIGEST_BYTES],
                                   struct kvc_error *error)
 {
-    struct kvci_footer footer = {0};
     enum kvc_status status = judge_state(writer, error);
     if (status != KVC_OK) {
         return status;
@@ -641,7 +666,10 @@ enum kvc_status kvc_writer_finish(struct kvc_writer *writer, uint8_t ret_root[KV
         status = refuse_length(writer, writer->taken_bytes, "short", error);
     }
     if (status == KVC_OK) {
-        status = write_trailer(writer, &footer, error);
+        status = write_trailer(writer, error);
+    }
+    if (status == KVC_OK) {
+        status = report_progress(writer, writer->taken_bytes, error);
     }
     if (status == KVC_OK) {
         status = kvci_sink_finish(&writer->sink, error);
@@ -651,9 +679,24 @@ enum kvc_status kvc_writer_finish(struct kvc_writer *writer, uint8_t ret_root[KV
     }
     writer->state = FINISHED;
     if (ret_root != NULL) {
-        memcpy(ret_root, footer.root, sizeof(footer.root));
+        memcpy(ret_root, writer->footer.root, sizeof(writer->footer.root));
     }
     return KVC_OK;
+}
+
+enum kvc_status kvc_writer_info(const struct kvc_writer *writer, struct kvc_info *ret_info,
+                                struct kvc_error *error)
+{
+    if (writer == NULL || ret_info == NULL) {
+        return kvci_fail(error, KVC_E_USAGE, KVC_NO_OFFSET, "writer and ret_info must not be NULL");
+    }
+    if (writer->state != FINISHED) {
+        return kvci_fail(error, KVC_E_USAGE, KVC_NO_OFFSET,
+                         "the writer is not finished, so there is no file yet");
+    }
+    const struct kvci_header header = make_header(writer);
+    return kvci_info_fill(&header, &writer->footer, &writer->metadata, &writer->geometry,
+                          writer->has_key, ret_info, error);
 }
 
 void kvc_writer_free(struct kvc_writer *writer)

@@ -24,7 +24,7 @@ LAYERS: list[set[str]] = [
     {"ban", "bytes", "checked", "layout", "kvc"},
     {"alloc", "dtype", "status"},
     {"blake3", "blake3_lanes", "canonical", "decimal", "json"},
-    {"foreign", "header", "manifest", "metadata", "root", "strides"},
+    {"foreign", "header", "info", "manifest", "metadata", "root", "strides"},
     {"publish", "sink", "source", "tiles"},
     {"copy", "frame", "identity", "proof", "reader", "verify", "version", "view", "writer"},
 ]
@@ -32,6 +32,7 @@ PEERS: dict[str, set[str]] = {
     "blake3": {"blake3_lanes"},
     "canonical": {"decimal", "json"},
     "header": {"foreign"},
+    "info": {"header", "manifest", "metadata"},
     "json": {"decimal"},
     "manifest": {"header", "metadata"},
     "sink": {"publish"},

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from . import _arguments as arguments
 from . import _kvc
 from ._arguments import Progress, StrPath
-from ._facts import CacheInfo, TensorInfo, written_info
+from ._facts import CacheInfo, TensorInfo
 from ._kvc import CacheTensor
 from ._metadata import metadata_json
 from .errors import CacheIntegrityError
@@ -53,7 +53,8 @@ def write_cache_stream(
         align: 1 packs the tensors. 64 or 4096 starts each at a multiple of that many bytes.
         key: 32 bytes; adds a tag that only this key can make.
         progress: Called as progress(done_bytes, total_bytes), payload bytes, in this thread, about
-            twenty times a second; what it raises cancels the write and is passed on.
+            twenty times a second; what it raises cancels the write and is passed on. Without a
+            manifest the total is not known, and total_bytes is what was given so far.
         threads: 1 to 256; None leaves it to the library. Threads end before this returns.
 
     Raises:
@@ -75,7 +76,7 @@ def write_cache_stream(
     callback = arguments.progress_argument(progress)
     thread_count = arguments.threads_argument(threads)
     pieces = arguments.chunks_argument(chunks)
-    root, stored, payload_bytes = _kvc.write(
+    facts = _kvc.write(
         path_bytes,
         shown,
         metadata_json(metadata, "metadata"),
@@ -86,7 +87,7 @@ def write_cache_stream(
         callback,
         thread_count,
     )
-    return written_info(root, stored, payload_bytes, align_bytes, key_bytes is not None)
+    return CacheInfo(**facts)
 
 
 def open_cache(

@@ -135,6 +135,9 @@ extern PyType_Spec kvcpy_reader_spec;
 extern PyType_Spec kvcpy_tensor_spec;
 extern PyType_Spec kvcpy_payload_spec;
 
+/* Returns the facts of a file as a dict, whose keys are the fields of CacheInfo. */
+PyObject *kvcpy_info(const struct kvc_info *info);
+
 PyObject *kvcpy_open(PyObject *module, PyObject *args);
 PyObject *kvcpy_write(PyObject *module, PyObject *args);
 

@@ -82,6 +82,30 @@ PyObject *kvcpy_open(PyObject *module, PyObject *args)
     return (PyObject *)self;
 }
 
+PyObject *kvcpy_info(const struct kvc_info *info)
+{
+    char root[KVC_ROOT_TEXT_BYTES];
+    kvc_root_format(info->root, root);
+    return Py_BuildValue(
+        "{s:s,s:(II),s:K,s:K,s:K,s:K,s:K,s:I,s:K,s:I,s:N,s:N,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:I,s:s,"
+        "s:d,s:K,s:K}",
+        "root", root, "version", (unsigned)info->version_major, (unsigned)info->version_minor,
+        "file_bytes", (unsigned long long)info->file_bytes, "metadata_bytes",
+        (unsigned long long)info->metadata_bytes, "payload_bytes",
+        (unsigned long long)info->payload_bytes, "payload_span",
+        (unsigned long long)info->payload_span, "payload_offset",
+        (unsigned long long)info->payload_offset, "tensor_count", (unsigned)info->tensor_count,
+        "chunk_count", (unsigned long long)info->chunk_count, "align", (unsigned)info->align_bytes,
+        "has_tag", PyBool_FromLong(info->has_tag), "tag_checked",
+        PyBool_FromLong(info->tag_checked), "incompat", (unsigned long long)info->incompat,
+        "ro_compat", (unsigned long long)info->ro_compat, "compat",
+        (unsigned long long)info->compat, "manifest_version", (unsigned)info->manifest_version,
+        "layers", (unsigned)info->layers, "kv_heads", (unsigned)info->kv_heads, "head_dim",
+        (unsigned)info->head_dim, "batch_size", (unsigned)info->batch_size, "dtype", info->dtype,
+        "rope_theta", info->rope_theta, "sequence_start", (unsigned long long)info->sequence_start,
+        "sequence_length", (unsigned long long)info->sequence_length);
+}
+
 static PyObject *reader_info(PyObject *object, PyObject *unused)
 {
     (void)unused;
@@ -92,26 +116,7 @@ static PyObject *reader_info(PyObject *object, PyObject *unused)
     if (kvcpy_call_check(&call, kvc_reader_info(self->reader, &info, &call.error)) < 0) {
         return NULL;
     }
-    char root[KVC_ROOT_TEXT_BYTES];
-    kvc_root_format(info.root, root);
-    return Py_BuildValue(
-        "{s:s,s:(II),s:K,s:K,s:K,s:K,s:K,s:I,s:K,s:I,s:N,s:N,s:K,s:K,s:K,s:I,s:I,s:I,s:I,s:I,s:s,"
-        "s:d,s:K,s:K}",
-        "root", root, "version", (unsigned)info.version_major, (unsigned)info.version_minor,
-        "file_bytes", (unsigned long long)info.file_bytes, "metadata_bytes",
-        (unsigned long long)info.metadata_bytes, "payload_bytes",
-        (unsigned long long)info.payload_bytes, "payload_span",
-        (unsigned long long)info.payload_span, "payload_offset",
-        (unsigned long long)info.payload_offset, "tensor_count", (unsigned)info.tensor_count,
-        "chunk_count", (unsigned long long)info.chunk_count, "align", (unsigned)info.align_bytes,
-        "has_tag", PyBool_FromLong(info.has_tag), "tag_checked", PyBool_FromLong(info.tag_checked),
-        "incompat", (unsigned long long)info.incompat, "ro_compat",
-        (unsigned long long)info.ro_compat, "compat", (unsigned long long)info.compat,
-        "manifest_version", (unsigned)info.manifest_version, "layers", (unsigned)info.layers,
-        "kv_heads", (unsigned)info.kv_heads, "head_dim", (unsigned)info.head_dim, "batch_size",
-        (unsigned)info.batch_size, "dtype", info.dtype, "rope_theta", info.rope_theta,
-        "sequence_start", (unsigned long long)info.sequence_start, "sequence_length",
-        (unsigned long long)info.sequence_length);
+    return kvcpy_info(&info);
 }
 
 static PyObject *reader_metadata(PyObject *object, PyObject *unused)

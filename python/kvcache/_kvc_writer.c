@@ -7,7 +7,6 @@
 struct write_job {
     struct kvcpy_call call;
     struct kvc_writer *writer;
-    uint64_t payload_bytes; /* written so far */
 };
 
 /* Refuses what is a buffer by name only: pointers to Python objects, or bytes with holes. */
@@ -48,7 +47,6 @@ static int write_item(struct write_job *job, PyObject *item, Py_ssize_t index)
             kvc_writer_write(job->writer, view.buf, (uint64_t)view.len, &job->call.error);
         kvcpy_call_end(&job->call);
         result = kvcpy_call_check(&job->call, status);
-        job->payload_bytes += (uint64_t)view.len;
     }
     PyBuffer_Release(&view);
     return result;
@@ -67,26 +65,17 @@ static int write_all(struct write_job *job, PyObject *iterator)
     return PyErr_Occurred() != NULL ? -1 : 0;
 }
 
-/* Completes the file and returns (root, canonical metadata, payload bytes). */
+/* Completes the file and returns its facts. */
 static PyObject *finish(struct write_job *job)
 {
-    uint8_t root[KVC_DIGEST_BYTES];
-    char root_text[KVC_ROOT_TEXT_BYTES];
-    uint64_t metadata_bytes = 0;
-    const char *metadata = kvc_writer_metadata(job->writer, &metadata_bytes);
-    PyObject *stored = PyBytes_FromStringAndSize(metadata, (Py_ssize_t)metadata_bytes);
-    if (stored == NULL) {
-        return NULL;
-    }
+    struct kvc_info info = KVC_INFO_INIT;
     kvcpy_call_begin(&job->call);
-    enum kvc_status status = kvc_writer_finish(job->writer, root, &job->call.error);
-    kvcpy_call_end(&job->call);
-    if (kvcpy_call_check(&job->call, status) < 0) {
-        Py_DECREF(stored);
-        return NULL;
+    enum kvc_status status = kvc_writer_finish(job->writer, NULL, &job->call.error);
+    if (status == KVC_OK) {
+        status = kvc_writer_info(job->writer, &info, &job->call.error);
     }
-    kvc_root_format(root, root_text);
-    return Py_BuildValue("(sNK)", root_text, stored, (unsigned long long)job->payload_bytes);
+    kvcpy_call_end(&job->call);
+    return kvcpy_call_check(&job->call, status) == 0 ? kvcpy_info(&info) : NULL;
 }
 
 static PyObject *run(struct write_job *job, const char *path_bytes, const char *metadata,
@@ -133,7 +122,7 @@ PyObject *kvcpy_write(PyObject *module, PyObject *args)
     if (iterator == NULL) {
         return NULL;
     }
-    struct write_job job = {.writer = NULL, .payload_bytes = 0};
+    struct write_job job = {.writer = NULL};
     struct kvc_writer_options options = KVC_WRITER_OPTIONS_INIT;
     kvcpy_call_init(&job.call, PyModule_GetState(module), path, progress);
     kvcpy_call_work(&job.call, threads, &options.work);

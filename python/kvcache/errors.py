@@ -135,8 +135,6 @@ def printable(text: str) -> str:
 def _system_error(status: str, number: int, path: str | bytes, message: str) -> OSError:
     if number == 0:
         number = _ERRNO_BY_STATUS.get(status, errno.EIO)
-    if status == "not_regular" and os.path.isdir(path):
-        number = errno.EISDIR
     return OSError(number, message, path)
 
 

@@ -7,16 +7,15 @@ by exact classes: what it does not know, it refuses."""
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import kvcache
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
-
-import kvcache
 
 from torch_kvcache.dtypes import TORCH_TO_KVC
 
 
 class LayerTensors(NamedTuple):
-    """The tensors of one layer, both [batch, heads, sequence, head_dim], as the cache holds them."""
+    """One layer's tensors, [batch, heads, sequence, head_dim], as the cache holds them."""
 
     keys: torch.Tensor
     values: torch.Tensor
@@ -147,7 +146,7 @@ def _layer_tensors(index: int, layer: Any) -> LayerTensors:
             f"{where}, a {_class(layer)}, must expose key and value tensors in `keys` and "
             f"`values`; they are a {_class(keys)} and a {_class(values)}"
         )
-    _require_known_state(where, layer, _LAYER_STATE, DynamicLayer() if plain else None)
+    _require_known_state(where, layer, _LAYER_STATE, _new_layer() if plain else None)
     _require_plain_tensor(f"{where}: its tensor `keys`", keys)
     _require_plain_tensor(f"{where}: its tensor `values`", values)
     _require_geometry(where, keys, values)
@@ -228,6 +227,10 @@ def _state_names(owner: Any) -> Iterator[str]:
         for name in (slots,) if isinstance(slots, str) else slots:
             if name not in ("__dict__", "__weakref__") and hasattr(owner, name):
                 yield name
+
+
+def _new_layer() -> DynamicLayer:
+    return DynamicLayer()  # type: ignore[no-untyped-call]
 
 
 def _lost(owner: object, table: Mapping[str, str]) -> str:

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import torch
-
 import kvcache
+import torch
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SNAPSHOT = re.compile(r"models--[^/]+/snapshots/([0-9a-f]{40})/?$")
@@ -25,8 +24,8 @@ def identity_of(model: Any, tokenizer: Any) -> dict[str, Any]:
     loaded model knows it: from its config (Transformers 4), or from the snapshot folder of the hub
     cache that it was loaded from. Where it does not, where an adapter is loaded, or where weights
     are quantised, it is `weights-sha256:` and a digest of the weights. A model whose weights were
-    changed after loading still names its commit: set `model.config._commit_hash` and
-    `model.config._name_or_path` to None for a digest of the weights as they are.
+    changed after loading still names its commit: set `model.config._commit_hash` to
+    None and `model.config._name_or_path` to "" for a digest of the weights as they are.
 
     The weights' digest is the SHA-256 of one line for each entry of `model.state_dict()`, sorted by
     name: the JSON array [name, dtype, shape, SHA-256 of the values' row-major bytes]. It covers
@@ -155,7 +154,7 @@ def _values_sha256(tensor: torch.Tensor) -> str:
     flat = flat.as_strided((flat.numel(),), (1,), flat.storage_offset())
     step = max(1, _PIECE_BYTES // flat.element_size())
     for start in range(0, flat.numel(), step):
-        digest.update(flat[start : start + step].cpu().view(torch.uint8).numpy())
+        digest.update(flat[start : start + step].cpu().view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

@@ -5,10 +5,9 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from transformers.cache_utils import DynamicCache, DynamicLayer
-
 import kvcache
+from torch.utils.dlpack import from_dlpack
+from transformers.cache_utils import DynamicCache, DynamicLayer
 
 
 def read_dynamic_cache(
@@ -41,7 +40,7 @@ def read_dynamic_cache(
             source.payload()
         else:
             source.verify()
-        layers = [_layer(source, index) for index in range(metadata["layers"])]
+        layers: list[Any] = [_layer(source, index) for index in range(metadata["layers"])]
     cache = DynamicCache()
     # A cache that has its layers does not grow more of them, as one made from a model's config.
     cache.layer_class_to_replicate = None
@@ -70,9 +69,9 @@ def _require_dynamic(path: str | os.PathLike[str], metadata: Mapping[str, Any]) 
 
 def _layer(source: kvcache.Cache, index: int) -> DynamicLayer:
     """Returns a filled layer, by assignment: `update` would copy what it is given."""
-    keys = torch.from_dlpack(source[f"layer.{index}.key"])
-    values = torch.from_dlpack(source[f"layer.{index}.value"])
-    layer = DynamicLayer()
+    keys = from_dlpack(source[f"layer.{index}.key"])
+    values = from_dlpack(source[f"layer.{index}.value"])
+    layer = DynamicLayer()  # type: ignore[no-untyped-call]
     layer.dtype, layer.device = keys.dtype, keys.device
     layer.keys, layer.values = keys, values
     layer.is_initialized = True

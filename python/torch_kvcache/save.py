@@ -5,9 +5,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
-
 import kvcache
+import torch
 
 from torch_kvcache.cache import LayerTensors, cache_layers
 from torch_kvcache.dtypes import TORCH_TO_KVC
@@ -110,7 +109,8 @@ def row_major_bytes(tensor: torch.Tensor) -> memoryview:
     # element, and such strides must not reach a view of another item size.
     plain = plain.contiguous()
     flat = plain.as_strided((plain.numel(),), (1,), plain.storage_offset())
-    return memoryview(flat.cpu().view(torch.uint8).numpy())
+    data: memoryview = flat.cpu().view(torch.uint8).numpy().data
+    return data
 
 
 def _wait_for_devices(layers: Sequence[LayerTensors]) -> None:
@@ -120,8 +120,9 @@ def _wait_for_devices(layers: Sequence[LayerTensors]) -> None:
     """
     tensors = [tensor for layer in layers for tensor in layer]
     devices = {tensor.device for tensor in tensors if tensor.device.type != "cpu"}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        if any(tensor.device.type == "cpu" and tensor.is_pinned() for tensor in tensors):
-            devices |= {torch.device("cuda", index) for index in range(torch.cuda.device_count())}
+    # Without a device in use no tensor can be pinned, and asking would start the device.
+    in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if in_use and any(tensor.device.type == "cpu" and tensor.is_pinned() for tensor in tensors):
+        devices |= {torch.device("cuda", index) for index in range(torch.cuda.device_count())}
     for device in devices:
         torch.accelerator.synchronize(device)

@@ -1,11 +1,13 @@
 # adapter_help.py: what the tests of torch_kvcache share.
 # SPDX-License-Identifier: Apache-2.0
+# mypy: allow-untyped-calls, allow-subclassing-any
 from __future__ import annotations
 
 import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +16,7 @@ import kvcache
 import numpy
 import pytest
 import torch
+import torch_kvcache
 import transformers
 from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 
@@ -33,6 +36,10 @@ DTYPES = {
     "i8": torch.int8,
     "u8": torch.uint8,
 }
+
+
+# Transformers declares a cache's layers as a union of everything that there is.
+read_dynamic_cache: Callable[..., tuple[Any, dict[str, Any]]] = torch_kvcache.read_dynamic_cache
 
 
 def reference_adapter() -> ModuleType:
@@ -58,10 +65,10 @@ def tensor_of(data: bytes, shape: tuple[int, ...], dtype: torch.dtype) -> torch.
     return torch.frombuffer(bytearray(data), dtype=dtype).reshape(shape)
 
 
-def cache_of(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> DynamicCache:
+def cache_of(pairs: list[Any]) -> Any:
     """Returns a cache that holds exactly these tensors, views included, uncopied."""
     small = torch.zeros(1, 1, 1, 1, dtype=pairs[0][0].dtype)
-    cache = DynamicCache([(small, small) for _ in pairs])
+    cache: Any = DynamicCache([(small, small) for _ in pairs])
     for layer, (keys, values) in zip(cache.layers, pairs, strict=True):
         layer.keys, layer.values = keys, values
     return cache
@@ -69,7 +76,7 @@ def cache_of(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> DynamicCache:
 
 def random_cache(
     shape: tuple[int, ...], dtype: torch.dtype = torch.float32, layers: int = 2, seed: int = 1
-) -> tuple[DynamicCache, bytes]:
+) -> tuple[Any, bytes]:
     """Returns a cache and the bytes that its payload must have."""
     chunks = [random_bytes(shape, dtype, seed * 1000 + index) for index in range(2 * layers)]
     tensors = [tensor_of(chunk, shape, dtype) for chunk in chunks]
@@ -83,7 +90,7 @@ def bits(tensor: torch.Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes()
 
 
-def tiny_llama(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
+def tiny_llama(seed: int = 0, **changes: Any) -> Any:
     """Returns a random Llama of 3 layers with grouped heads, in f32."""
     facts: dict[str, Any] = {
         "vocab_size": 97,
@@ -102,11 +109,10 @@ def tiny_llama(seed: int = 0, **changes: Any) -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(**(facts | changes))).eval()
 
 
-def prefill(model: Any, ids: torch.Tensor, **kwargs: Any) -> DynamicCache:
+def prefill(model: Any, ids: torch.Tensor, **kwargs: Any) -> Any:
     """Runs the model over ids [batch, tokens] and returns the cache that it makes."""
     with torch.no_grad():
-        cache: DynamicCache = model(ids, use_cache=True, **kwargs).past_key_values
-    return cache
+        return model(ids, use_cache=True, **kwargs).past_key_values
 
 
 def run_python(

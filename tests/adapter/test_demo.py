@@ -1,5 +1,6 @@
 # test_demo.py: the demo's promises, tried with a small model of our own.
 # SPDX-License-Identifier: Apache-2.0
+# mypy: allow-untyped-calls, allow-subclassing-any
 from __future__ import annotations
 
 from pathlib import Path

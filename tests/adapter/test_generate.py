@@ -1,5 +1,6 @@
 # test_generate.py: a model goes on from a loaded cache exactly as from the one in memory.
 # SPDX-License-Identifier: Apache-2.0
+# mypy: allow-untyped-calls, allow-subclassing-any
 from __future__ import annotations
 
 import copy
@@ -12,7 +13,7 @@ import pytest
 import torch
 import torch_kvcache
 import transformers
-from adapter_help import IDENTITY, prefill, run_python, tiny_llama
+from adapter_help import IDENTITY, prefill, read_dynamic_cache, run_python, tiny_llama
 from transformers import GPT2Config, Qwen2Config
 
 PREFIX, MORE = 60, 7
@@ -61,7 +62,7 @@ def test_generate_goes_on_identically(tmp_path: Path, name: str, batch: int) -> 
     model, ids = MODELS[name](), ids_of(batch)
     cache = prefill(model, ids[:, :PREFIX])
     torch_kvcache.write_dynamic_cache(tmp_path / "a.kvc", cache, **IDENTITY)
-    loaded, metadata = torch_kvcache.read_dynamic_cache(tmp_path / "a.kvc", IDENTITY)
+    loaded, metadata = read_dynamic_cache(tmp_path / "a.kvc", IDENTITY)
     assert metadata["sequence_length"] == loaded.get_seq_length() == PREFIX
     tokens, logits = go_on(model, ids, cache)
     loaded_tokens, loaded_logits = go_on(model, ids, loaded)
@@ -77,7 +78,7 @@ def test_the_loaded_cache_matters(tmp_path: Path) -> None:
     torch_kvcache.write_dynamic_cache(
         tmp_path / "a.kvc", prefill(model, ids.flip(1)[:, :PREFIX]), **IDENTITY
     )
-    other, _ = torch_kvcache.read_dynamic_cache(tmp_path / "a.kvc")
+    other, _ = read_dynamic_cache(tmp_path / "a.kvc")
     _, logits = go_on(model, ids, prefill(model, ids[:, :PREFIX]))
     _, other_logits = go_on(model, ids, other)
     assert not torch.equal(logits[0], other_logits[0])
@@ -88,10 +89,10 @@ def test_one_file_serves_several_continuations(tmp_path: Path) -> None:
     torch_kvcache.write_dynamic_cache(
         tmp_path / "a.kvc", prefill(model, ids[:, :PREFIX]), **IDENTITY
     )
-    first, _ = torch_kvcache.read_dynamic_cache(tmp_path / "a.kvc")
+    first, _ = read_dynamic_cache(tmp_path / "a.kvc")
     second = copy.deepcopy(first)
     go_on(model, ids.flip(1).roll(1), first)
-    again, _ = torch_kvcache.read_dynamic_cache(tmp_path / "a.kvc")
+    again, _ = read_dynamic_cache(tmp_path / "a.kvc")
     want = go_on(model, ids, prefill(model, ids[:, :PREFIX]))
     for cache in (second, again):
         got = go_on(model, ids, cache)
@@ -104,7 +105,7 @@ def test_a_continued_and_cropped_cache_is_saved_again(tmp_path: Path) -> None:
     torch_kvcache.write_dynamic_cache(
         tmp_path / "a.kvc", prefill(model, ids[:, :PREFIX]), **IDENTITY
     )
-    loaded, _ = torch_kvcache.read_dynamic_cache(tmp_path / "a.kvc")
+    loaded, _ = read_dynamic_cache(tmp_path / "a.kvc")
     go_on(model, ids, loaded)
     loaded.crop(PREFIX - loaded.get_seq_length())
     torch_kvcache.write_dynamic_cache(tmp_path / "b.kvc", loaded, **IDENTITY)
@@ -115,7 +116,7 @@ def test_beams_and_batches_go_on(tmp_path: Path) -> None:
     model, ids = tiny_llama(), ids_of(2)
     cache = prefill(model, ids[:, :PREFIX])
     torch_kvcache.write_dynamic_cache(tmp_path / "a.kvc", cache, **IDENTITY)
-    loaded, _ = torch_kvcache.read_dynamic_cache(tmp_path / "a.kvc")
+    loaded, _ = read_dynamic_cache(tmp_path / "a.kvc")
     for one in (cache, loaded):
         one.batch_repeat_interleave(2)
         one.reorder_cache(torch.tensor([3, 0, 1, 1]))

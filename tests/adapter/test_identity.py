@@ -1,5 +1,6 @@
 # test_identity.py: identity_of names a model and a tokenizer, and nothing that does not matter.
 # SPDX-License-Identifier: Apache-2.0
+# mypy: allow-untyped-calls, allow-subclassing-any
 from __future__ import annotations
 
 import hashlib
@@ -13,7 +14,7 @@ import pytest
 import torch
 import torch_kvcache
 import transformers
-from adapter_help import TRANSFORMERS_5, prefill, run_python, tiny_llama
+from adapter_help import TRANSFORMERS_5, prefill, read_dynamic_cache, run_python, tiny_llama
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
     AutoModelForCausalLM,
@@ -51,10 +52,10 @@ def test_it_is_what_saving_takes(tmp_path: Path) -> None:
     assert list(identity) == ["model_revision", "tokenizer_sha256", "rope_theta"]
     cache = prefill(model, torch.arange(2, 30).reshape(1, -1))
     torch_kvcache.write_dynamic_cache(tmp_path / "a.kvc", cache, **identity)
-    torch_kvcache.read_dynamic_cache(tmp_path / "a.kvc", identity)
+    read_dynamic_cache(tmp_path / "a.kvc", identity)
     other = of(tiny_llama(seed=1, rope_theta=5e5), word_tokenizer(x=11))
     with pytest.raises(kvcache.CacheIdentityError) as caught:
-        torch_kvcache.read_dynamic_cache(tmp_path / "a.kvc", other)
+        read_dynamic_cache(tmp_path / "a.kvc", other)
     assert {one.field for one in caught.value.differences} == set(identity)
 
 
@@ -226,7 +227,8 @@ def test_a_commit_can_be_forgotten(hub: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(snapshot(hub))
     change_value(model)
     assert of(model)["model_revision"] == COMMIT
-    model.config._commit_hash = model.config._name_or_path = None
+    model.config._commit_hash = None
+    model.config._name_or_path = ""
     assert of(model)["model_revision"].startswith("weights-sha256:")
 
 
@@ -358,7 +360,7 @@ def test_theta_of_a_config(theta: float) -> None:
 
 
 def test_theta_of_the_older_field() -> None:
-    class OldConfig(LlamaConfig):  # type: ignore[misc]
+    class OldConfig(LlamaConfig):
         """A config whose only field is the older one."""
 
     model = tiny_llama()

@@ -1,5 +1,6 @@
 # test_import.py: what an import says where a package is missing or too old.
 # SPDX-License-Identifier: Apache-2.0
+# mypy: allow-untyped-calls, allow-subclassing-any
 from __future__ import annotations
 
 import sys
@@ -13,7 +14,7 @@ def lend(root: Path, *, without: tuple[str, ...]) -> list[str]:
     """Makes folders that lend the packages installed here except some; returns their paths."""
     names = ("kvcache", "torch_kvcache", "torch", "transformers")
     places = [Path(place) for place in sys.path]
-    folders = []
+    folders: list[str] = []
     for place in dict.fromkeys(p for p in places if any((p / name).is_dir() for name in names)):
         folder = root / str(len(folders))
         folder.mkdir(parents=True)

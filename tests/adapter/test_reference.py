@@ -1,5 +1,6 @@
 # test_reference.py: this adapter and the seed's write the same files and read each other's.
 # SPDX-License-Identifier: Apache-2.0
+# mypy: allow-untyped-calls, allow-subclassing-any
 from __future__ import annotations
 
 from pathlib import Path
@@ -7,7 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 import torch_kvcache
-from adapter_help import DTYPES, IDENTITY, bits, cache_of, random_cache, reference_adapter
+from adapter_help import (
+    DTYPES,
+    IDENTITY,
+    bits,
+    cache_of,
+    random_cache,
+    read_dynamic_cache,
+    reference_adapter,
+)
 
 SHAPES = [(1, 1, 1, 1), (1, 8, 1, 64), (2, 3, 5, 7), (1, 2, 300, 64)]
 
@@ -45,7 +54,7 @@ def test_same_cache_is_read(tmp_path: Path, dtype: str) -> None:
     cache, _ = random_cache((2, 3, 50, 8), DTYPES[dtype], layers=3)
     torch_kvcache.write_dynamic_cache(tmp_path / "a.kvc", cache, **IDENTITY)
     theirs, their_metadata = reference.read_dynamic_cache(tmp_path / "a.kvc", IDENTITY)
-    ours, our_metadata = torch_kvcache.read_dynamic_cache(tmp_path / "a.kvc", IDENTITY)
+    ours, our_metadata = read_dynamic_cache(tmp_path / "a.kvc", IDENTITY)
     assert our_metadata == their_metadata
     assert type(ours) is type(theirs)
     assert ours.get_seq_length() == theirs.get_seq_length() == 50

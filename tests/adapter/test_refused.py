@@ -1,5 +1,6 @@
 # test_refused.py: every cache that a KVC1 file would not hold whole is refused, and says why.
 # SPDX-License-Identifier: Apache-2.0
+# mypy: allow-untyped-calls, allow-subclassing-any
 from __future__ import annotations
 
 import os
@@ -60,7 +61,7 @@ def test_static_cache(tmp_path: Path) -> None:
         num_hidden_layers=2, hidden_size=16, num_attention_heads=2, num_key_value_heads=2
     )
     cache = StaticCache(config=config, max_cache_len=8)
-    where = {} if TRANSFORMERS_5 else {"cache_kwargs": {"cache_position": torch.arange(5)}}
+    where: Any = {} if TRANSFORMERS_5 else {"cache_kwargs": {"cache_position": torch.arange(5)}}
     for index in range(2):
         cache.update(*states(), index, **where)
     error = refused(tmp_path, cache, "transformers.cache_utils.StaticCache", "allocated")
@@ -89,7 +90,7 @@ def test_speculative_caches(tmp_path: Path, name: str) -> None:
     refused(tmp_path, cache, f"transformers.cache_utils.{name}")
 
 
-class MyCache(DynamicCache):  # type: ignore[misc]
+class MyCache(DynamicCache):
     """A class that nobody here knows."""
 
 
@@ -165,7 +166,7 @@ def test_layers_of_other_attention(tmp_path: Path, name: str, lost: str) -> None
     refused(tmp_path, cache, "layer 1", f"transformers.cache_utils.{name}", lost)
 
 
-class HalvedLayer(cache_utils.QuantizedLayer):  # type: ignore[misc]
+class HalvedLayer(cache_utils.QuantizedLayer):
     """A quantised layer that needs no package: the tokens are kept in 8 bits."""
 
     def _quantize(self, tensor: torch.Tensor, axis: int) -> torch.Tensor:
@@ -178,7 +179,7 @@ class HalvedLayer(cache_utils.QuantizedLayer):  # type: ignore[misc]
 @pytest.mark.parametrize("steps", [0, 3])
 def test_quantised_layers(tmp_path: Path, steps: int) -> None:
     cache = fill(DynamicCache())
-    layer = HalvedLayer(residual_length=64)
+    layer: Any = HalvedLayer(residual_length=64)
     layer.update(*states())
     for _ in range(steps):
         layer.update(*states(1))
@@ -191,7 +192,7 @@ def test_quantised_layers(tmp_path: Path, steps: int) -> None:
 @pytest.mark.parametrize("steps", [0, 3])
 def test_quanto_layers(tmp_path: Path, steps: int) -> None:
     pytest.importorskip("optimum.quanto", reason="optimum-quanto is not installed here")
-    cache = cache_utils.QuantizedCache(
+    cache: Any = cache_utils.QuantizedCache(
         backend="quanto",
         config=LlamaConfig(num_hidden_layers=2, hidden_size=256, num_attention_heads=2),
         residual_length=32,
@@ -209,7 +210,7 @@ def test_quanto_layers(tmp_path: Path, steps: int) -> None:
         refused(tmp_path, plain, "layer 0", "optimum.quanto", "dequantise")
 
 
-class MyLayer(cache_utils.DynamicLayer):  # type: ignore[misc]
+class MyLayer(cache_utils.DynamicLayer):
     """A class that nobody here knows."""
 
 
@@ -321,9 +322,8 @@ class Marked(torch.Tensor):
 
 @contextmanager
 def one_process() -> Iterator[None]:
-    torch.distributed.init_process_group(
-        "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
-    )
+    store: Any = torch._C._distributed_c10d.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         yield
     finally:
@@ -351,7 +351,9 @@ def test_distributed_tensors(tmp_path: Path) -> None:
     with one_process():
         mesh = init_device_mesh("cpu", (1,))
         shards = [distribute_tensor(tensor, mesh, [Shard(1)]) for tensor in (keys, values)]
-        refused(tmp_path, cache_of([(shards[0], shards[1])]), "layer 0", "`keys`", "DTensor", "gather")
+        refused(
+            tmp_path, cache_of([(shards[0], shards[1])]), "layer 0", "`keys`", "DTensor", "gather"
+        )
 
 
 def test_sparse_tensors(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import subprocess
 import unittest
 from pathlib import Path
 
-from cli_support import BAD, GOOD, KVC, CliCase, metadata
+from cli_support import BAD, GOOD, KVC, TROUBLE, CliCase, metadata
 
 MIB = 1 << 20
 PAYLOAD_BYTES = 64 * MIB
@@ -61,6 +61,23 @@ class Memory(CliCase):
         peak = self.peak_kib("diff", "--where", *files, stdout=out, code=BAD)
         self.assertLess(peak, MOST_KIB)
         self.assertTrue(out.read_text().endswith("  1 byte differs, in bytes 33554432\n"))
+
+    def run_within(self, kib: int, *words: str | Path) -> subprocess.CompletedProcess[bytes]:
+        """Runs kvc with a limit on its address space."""
+        return subprocess.run(
+            ["/bin/sh", "-c", f'ulimit -v {kib}; exec "$@"', "sh", KVC, *words],
+            capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    def test_no_memory_is_said(self) -> None:
+        path = self.pack("a.kvc", metadata(manifest=False), bytes(9 * MIB))
+        kib = 1024
+        while self.run_within(kib, "root", path).returncode != GOOD:
+            kib += 256
+            self.assertLess(kib, 1 << 20)
+        done = self.run_within(kib + 4096, "cat", path)
+        self.assertEqual((done.returncode, done.stdout), (TROUBLE, b""))
+        self.assertTrue(done.stderr.startswith(f"kvc: {path}: no memory".encode()), done.stderr)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
-from cli_support import BAD, GOOD, KVC, TROUBLE, CliCase, kvc, kvc1, metadata, tensor_bytes
+from cli_support import BAD, GOOD, KVC, TROUBLE, CliCase, Outcome, kvc, kvc1, metadata, tensor_bytes
 
 KEY = bytes(range(32))
 
@@ -202,6 +202,16 @@ class Refused(PackCase):
                        self.payload / "x"):  # fmt: skip
             done = kvc("pack", self.description, self.payload, "-o", target)
             self.expect_refusal(done, TROUBLE, target)
+
+    def test_a_limit_on_file_sizes(self) -> None:
+        """The system would end the process by a signal."""
+        done = subprocess.run(
+            ["/bin/sh", "-c", 'ulimit -f 1; exec "$@"', "sh", KVC, "pack", self.description,
+             self.payload, "-o", self.output], capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+        outcome = Outcome(done.returncode, done.stdout, done.stderr)
+        self.expect_refusal(outcome, TROUBLE, self.output, "larger than the system allows")
+        self.assertEqual(self.output.read_bytes(), b"old")
 
     def test_usage(self) -> None:
         a, b = self.description, self.payload

@@ -163,9 +163,37 @@ class ProgressBar(CliCase):
         self.assertRegex(text, r"pack standard input  \d+\.\d MiB, \d+\.\d [KMG]iB/s")
         self.assertNotIn("%", text)
 
-    def test_narrow_terminal(self) -> None:
-        terminal, columns = self.pack_slowly("a.kvc", 30)
-        self.check_screen(terminal.text.decode(), "pack", columns)
+    def test_narrow_terminals(self) -> None:
+        for columns in (30, 22, 12):
+            terminal, columns = self.pack_slowly("a.kvc", columns)
+            self.check_screen(terminal.text.decode(), "pack", columns)
+
+    def test_wide_names_fit(self) -> None:
+        terminal = self.terminal(40)
+        name = "大小" * 20
+        os.mkfifo(self.folder / name)
+        # Open for both, so that it waits for no reader; a reader meets the end when it is closed.
+        pipe = os.open(self.folder / name, os.O_RDWR | os.O_NONBLOCK)
+        self.write_json("m.json", metadata(manifest=False))
+        with subprocess.Popen(
+            [KVC, "pack", "--durability=none", "m.json", name, "-o", "a.kvc"],
+            cwd=self.folder, stdout=subprocess.DEVNULL, stderr=terminal.secondary,
+        ) as process:  # fmt: skip
+            end = time.monotonic() + DEADLINE_SECONDS
+            sent, pause = 0, 4 * MIB
+            while not terminal.text and time.monotonic() < end and process.poll() is None:
+                with contextlib.suppress(BlockingIOError):
+                    sent += os.write(pipe, bytes(65536))
+                terminal.read(0.2 if sent >= pause else 0)
+                pause += 4 * MIB if sent >= pause else 0
+            os.close(pipe)
+            self.assertEqual(process.wait(DEADLINE_SECONDS), GOOD)
+        terminal.read(0)
+        states = terminal.text.decode().split("\r")
+        self.assertTrue(any("大小大小" in state for state in states))
+        for state in states:
+            columns = sum(2 if "\u2e80" <= character <= "\ua4cf" else 1 for character in state)
+            self.assertLess(columns, 40)
 
     def test_a_refusal_stands_on_a_clean_line(self) -> None:
         terminal = self.terminal()

@@ -212,102 +212,117 @@ def test_threads_and_close(case: tuple[Path, bytes, bytes]) -> None:
             cache.close()
         for worker in workers:
             worker.join()
+    assert len(outcomes) == 20 * 4 * 20
     assert outcomes.count("wrong") == 0
     assert outcomes.count("good") > 0
     assert outcomes.count("closed") > 0
     assert path.read_bytes() == data
 
 
-def loops(path: Path) -> dict[str, Callable[[], Any]]:
-    key = b"k" * 32
-    metadata = manifest_metadata()
-    payload = payload_bytes(metadata)
-    target = path.parent / "loop.kvc"
-    foreign = path.parent / "foreign.kvc"
-    foreign.write_bytes(b"foreign" * 100)
+KEY = b"k" * 32
+METADATA = manifest_metadata()
+PAYLOAD = payload_bytes(METADATA)
+
+
+def refused(function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    try:
+        function(*arguments, **options)
+    except (kvcache.CacheError, OSError, TypeError, ValueError, KeyError, ZeroDivisionError):
+        return
+    raise AssertionError("this must be refused")
+
+
+def use_mapped(path: Path) -> None:
+    with kvcache.open_cache(path) as cache:
+        for name in cache:
+            tensor = cache[name]
+            memoryview(tensor)
+            tensor.__dlpack__()
+            tensor.__dlpack__(max_version=(1, 0))
+            tensor.__dlpack__(max_version=(1, 0), copy=True)
+            _ = (tensor.name, tensor.shape, tensor.digest, tensor.layer, tensor.kind)
+            _ = (tensor.__array_interface__, repr(tensor), tensor.offset, tensor.dtype)
+        cache.payload()
+
+
+def use_copied(path: Path) -> None:
+    with kvcache.open_cache(path, copy=True) as cache:
+        _ = [cache[name] for name in cache]
+        cache.payload()
+        cache.read(NAME, 5, 10)
+        _ = ("x" in cache, cache.metadata)
+
+
+def use_read(path: Path) -> None:
+    kvcache.read_cache(path)
+
+
+def use_verify(path: Path) -> None:
+    kvcache.verify_cache(path, progress=lambda done, total: None)
+
+
+def use_write(path: Path) -> None:
+    target = path.parent / "new.kvc"
+    kvcache.write_cache_stream(target, METADATA, [PAYLOAD], durability="none", key=KEY)
+
+
+def refuse_chunks(path: Path) -> None:
+    write, target = kvcache.write_cache_stream, path.parent / "new.kvc"
+    refused(write, target, METADATA, [PAYLOAD, "text"])
+    refused(write, target, METADATA, [memoryview(PAYLOAD)[::2]])
+    refused(write, target, METADATA, (1 / 0 for _ in range(1)))
+    refused(write, target, METADATA, [PAYLOAD, b"more"])
+    refused(write, target, {}, [PAYLOAD])
+
+
+def refuse_whole_file(path: Path) -> None:
+    refused(kvcache.open_cache, path, {"layers": 9, "user": {"x": [1]}})
+    refused(kvcache.open_cache, path, expected_root="00" * 32)
+    refused(kvcache.open_cache, path, key=KEY)
+    refused(kvcache.open_cache, __file__)
+    refused(kvcache.open_cache, path.parent / "missing")
+    refused(kvcache.open_cache(path).__getitem__, "nothing")
+    refused(kvcache.verify_cache, path, progress=lambda done, total: 1 / 0)
+
+
+def refuse_damage(path: Path) -> None:
     damaged = path.parent / "damaged.kvc"
-    offset = kvcache.verify_cache(path).payload_offset
-    data = bytearray(path.read_bytes())
-    data[offset] ^= 1
-    data[offset + 2 * CHUNK_BYTES] ^= 1
-    damaged.write_bytes(data)
-
-    def refused(function: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-        try:
-            function(*arguments, **options)
-        except (kvcache.CacheError, OSError, TypeError, ValueError, KeyError, ZeroDivisionError):
-            return
-        raise AssertionError("this must be refused")
-
-    def mapped() -> None:
-        with kvcache.open_cache(path) as cache:
-            for name in cache:
-                tensor = cache[name]
-                memoryview(tensor)
-                tensor.__dlpack__()
-                tensor.__dlpack__(max_version=(1, 0))
-                tensor.__dlpack__(max_version=(1, 0), copy=True)
-                _ = (tensor.name, tensor.shape, tensor.digest, tensor.layer, tensor.kind)
-                _ = (tensor.__array_interface__, repr(tensor), tensor.offset, tensor.dtype)
-            cache.payload()
-
-    def copied() -> None:
-        with kvcache.open_cache(path, copy=True) as cache:
-            _ = [cache[name] for name in cache]
-            cache.payload()
-            cache.read(NAME, 5, 10)
-            _ = ("x" in cache, cache.metadata)
-
-    def bad_chunks() -> None:
-        refused(kvcache.write_cache_stream, target, metadata, [payload, "text"])
-        refused(kvcache.write_cache_stream, target, metadata, [memoryview(payload)[::2]])
-        refused(kvcache.write_cache_stream, target, metadata, (1 / 0 for _ in range(1)))
-        refused(kvcache.write_cache_stream, target, metadata, [payload, b"more"])
-        refused(kvcache.write_cache_stream, target, {}, [payload])
-
-    def refusals() -> None:
-        refused(kvcache.open_cache, path, {"layers": 9, "user": {"x": [1]}})
-        refused(kvcache.open_cache, path, expected_root="00" * 32)
-        refused(kvcache.open_cache, path, key=key)
-        refused(kvcache.open_cache, foreign)
-        refused(kvcache.open_cache, path.parent / "missing")
-        refused(kvcache.open_cache(path).__getitem__, "nothing")
-        refused(kvcache.verify_cache, path, progress=lambda done, total: 1 / 0)
-        refused(kvcache.verify_cache, damaged)
-        refused(kvcache.read_cache, damaged)
-        refused(kvcache.read_cache, damaged, copy=True)
-        refused(kvcache.open_cache(damaged).__getitem__, "layer.0.key")
-        refused(kvcache.open_cache(damaged, copy=True).__getitem__, "layer.0.key")
-
-    return {
-        "mapped": mapped,
-        "copied": copied,
-        "read": lambda: kvcache.read_cache(path),
-        "verify": lambda: kvcache.verify_cache(path, progress=lambda done, total: None),
-        "collect": lambda: refused(kvcache.verify_cache, damaged, errors="collect"),
-        "write": lambda: kvcache.write_cache_stream(
-            target, metadata, [payload], durability="none", key=key
-        ),
-        "bad chunks": bad_chunks,
-        "refusals": refusals,
-    }
-
-
-LOOPS = ["mapped", "copied", "read", "verify", "collect", "write", "bad chunks", "refusals"]
+    refused(kvcache.verify_cache, damaged)
+    refused(kvcache.verify_cache, damaged, errors="collect")
+    refused(kvcache.read_cache, damaged)
+    refused(kvcache.read_cache, damaged, copy=True)
+    refused(kvcache.open_cache(damaged).__getitem__, "layer.0.key")
+    refused(kvcache.open_cache(damaged, copy=True).__getitem__, "layer.0.key")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="measures memory in /proc")
-@pytest.mark.parametrize("name", LOOPS)
-def test_memory_does_not_grow(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "use",
+    [
+        use_mapped,
+        use_copied,
+        use_read,
+        use_verify,
+        use_write,
+        refuse_chunks,
+        refuse_whole_file,
+        refuse_damage,
+    ],
+)
+def test_memory_does_not_grow(tmp_path: Path, use: Callable[[Path], None]) -> None:
     path = tmp_path / "a.kvc"
     write_case(path, dtype="u8", layers=2, heads=1, head_dim=1, sequence=CHUNK_BYTES + 1)
-    loop = loops(path)[name]
+    offset = kvcache.verify_cache(path).payload_offset
+    data = bytearray(path.read_bytes())
+    for place in (0, 2 * CHUNK_BYTES):
+        data[offset + place] ^= 1
+    (tmp_path / "damaged.kvc").write_bytes(data)
     for _ in range(300):
-        loop()
+        use(path)
     gc.collect()
     before, files = resident_bytes(), open_files()
     for _ in range(1500):
-        loop()
+        use(path)
     gc.collect()
     # 1500 turns that lose 400 bytes each are over the limit.
     assert resident_bytes() - before < 600_000

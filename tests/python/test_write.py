@@ -153,7 +153,8 @@ def test_old_sequence_protocol(tmp_path: Path) -> None:
                 raise IndexError
             return bytes([index])
 
-    kvcache.write_cache_stream(tmp_path / "a.kvc", base_metadata(), Pieces())  # type: ignore[arg-type]
+    pieces: Any = Pieces()
+    kvcache.write_cache_stream(tmp_path / "a.kvc", base_metadata(), pieces)
     assert kvcache.read_cache(tmp_path / "a.kvc")[1] == b"\0\1\2"
 
 

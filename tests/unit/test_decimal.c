@@ -157,6 +157,9 @@ static void test_long_numbers(void)
     memset(text, '0', bytes);
     place(text, "1.");
     report(reads_as(text, 1.0), "1 and 200,000 zeros");
+    text[bytes - 1] = '1';
+    report(reads_as(text, 1.0), "1, zeros, and a last digit");
+    text[bytes - 1] = '0';
 
     /* 1 + 2^-53 is halfway between 1 and the next double. */
     place(text, "1.00000000000000011102230246251565404236316680908203125");

@@ -142,6 +142,7 @@ static const struct refusal refused_in_both[] = {
     {"\"\\u00", "an escape \\u needs four hexadecimal digits", 1},
     {"\"\\ud800\"", "a surrogate escape without its other half means no character", 1},
     {"\"\\udc00\\ud800\"", "a surrogate escape without its other half means no character", 1},
+    {"\"\\ud800\\ue000\"", "a surrogate escape without its other half means no character", 1},
     {"\"\\ud800\\u0041\"", "a surrogate escape without its other half means no character", 1},
     {"\"\\u0000\"", "a string holds U+0000, which is not allowed", 1},
     {"\"\x80\"", "the text is not valid UTF-8", 1},

@@ -15,6 +15,7 @@
 #define REDRAW_MS 100
 #define NAME_COLUMNS 24
 #define BAR_COLUMNS 20
+#define LEAST_COLUMNS 10
 #define MOST_COLUMNS 200
 
 static int64_t now_ms(void)
@@ -39,6 +40,9 @@ static int terminal_columns(void)
     memset(&size, 0, sizeof(size));
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) {
         return 80;
+    }
+    if (size.ws_col < LEAST_COLUMNS) {
+        return LEAST_COLUMNS;
     }
     return size.ws_col < MOST_COLUMNS ? size.ws_col : MOST_COLUMNS;
 }
@@ -96,9 +100,12 @@ int progress_update(void *context, uint64_t done, uint64_t total)
     char state[160];
     state_text(done, total, now - progress->start_ms, state, sizeof(state));
     int columns = terminal_columns() - 1;
-    int used = fprintf(stderr, "\r%s ", progress->verb) - 1;
-    used += (int)put_safe_text(stderr, progress->name, NAME_COLUMNS);
-    int room = columns - used - 2;
+    int used = fprintf(stderr, "\r%.*s ", columns - 1, progress->verb) - 1;
+    /* One column less than there is room for: a name that is cut has an ellipsis behind it. */
+    int room = columns - used - 1;
+    room = room < NAME_COLUMNS ? room : NAME_COLUMNS;
+    used += room > 0 ? (int)put_safe_text(stderr, progress->name, (size_t)room) : 0;
+    room = columns - used - 2;
     if (room > 0) {
         used += fprintf(stderr, "  %.*s", room, state);
     }

@@ -99,6 +99,9 @@ void report_start(void)
     (void)sigemptyset(&action.sa_mask);
     action.sa_flags = SA_RESTART;
     (void)sigaction(SIGPIPE, &action, NULL);
+    /* A limit on the size of files is an error of write too. */
+    action.sa_handler = SIG_IGN;
+    (void)sigaction(SIGXFSZ, &action, NULL);
 }
 
 int output_failed(int sys_errno)

@@ -33,7 +33,8 @@ int refuse_errno(const char *name, const char *doing, int sys_errno);
  * `command` is NULL for kvc itself. */
 int usage_error(const char *command, const char *format, ...) REPORT_PRINTF(2, 3);
 
-/* Makes a pipe whose reader has left an error of write, not the end of the process. */
+/* Makes a pipe whose reader has left, and a file that may not grow, errors of write instead of the
+ * end of the process. */
 void report_start(void);
 
 /* Flushes standard output. Returns `code`, or CODE_TROUBLE when results were lost; says so once,

@@ -26,6 +26,25 @@ static const struct {
     {0xE0000, 0xE0FFF}, /* tags */
 };
 
+/* Characters that take two columns, roughly: a line that is too short is better than a torn one. */
+static const struct {
+    uint32_t first;
+    uint32_t last;
+} wide_ranges[] = {
+    {0x1100, 0x115F}, {0x2E80, 0xA4CF}, {0xAC00, 0xD7A3},   {0xF900, 0xFAFF},   {0xFE30, 0xFE6F},
+    {0xFF00, 0xFF60}, {0xFFE0, 0xFFE6}, {0x1F300, 0x1FAFF}, {0x20000, 0x3FFFD},
+};
+
+static size_t point_columns(uint32_t point)
+{
+    for (size_t i = 0; i < sizeof(wide_ranges) / sizeof(wide_ranges[0]); i++) {
+        if (point >= wide_ranges[i].first && point <= wide_ranges[i].last) {
+            return 2;
+        }
+    }
+    return 1;
+}
+
 size_t utf8_decode(const char *text, size_t bytes, uint32_t *ret_point)
 {
     const unsigned char *at = (const unsigned char *)text;
@@ -87,6 +106,7 @@ size_t put_safe(FILE *stream, const char *text, size_t bytes, size_t limit)
         } else {
             memcpy(piece, text + at, length);
             piece[length] = '\0';
+            width = point_columns(point);
         }
         if (width > limit - columns) {
             (void)fputs("…", stream);

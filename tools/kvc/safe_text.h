@@ -19,7 +19,7 @@ size_t utf8_decode(const char *text, size_t bytes, uint32_t *ret_point);
 bool unsafe_point(uint32_t point);
 
 /* Prints text with unsafe characters as \u{202e}, controls and invalid bytes as \x1b. What needs
- * more than `limit` columns is cut and ends in an ellipsis. Returns the columns that it took. */
+ * more than `limit` columns is cut there, and an ellipsis follows. Returns the columns taken. */
 size_t put_safe(FILE *stream, const char *text, size_t bytes, size_t limit);
 
 /* The same for a terminated text. */
