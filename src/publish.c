@@ -150,8 +150,8 @@ static int open_named(struct kvci_publish *publish)
         int fd = openat(publish->folder_fd, publish->temporary,
                         O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, NEW_FILE_MODE);
         int failure = fd < 0 ? errno : EEXIST;
-        enum own own = fd >= 0 && locks ? lock_own(publish->folder_fd, publish->temporary, fd)
-                                        : OWN_LOCKED;
+        enum own own =
+            fd >= 0 && locks ? lock_own(publish->folder_fd, publish->temporary, fd) : OWN_LOCKED;
         if (fd >= 0 && own == OWN_LOCKED) {
             return fd;
         }

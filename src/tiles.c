@@ -99,8 +99,7 @@ static uint64_t group_of(const struct run *run, size_t index)
 
 /* Returns the index of the kept failure of this status in the tile's group, else the count. A
  * group's failures are neighbours of `at`, where the tile belongs. */
-static size_t find_in_group(const struct run *run, size_t at, uint64_t tile,
-                            enum kvc_status status)
+static size_t find_in_group(const struct run *run, size_t at, uint64_t tile, enum kvc_status status)
 {
     if (run->tiles->on_failure == NULL) {
         return run->failure_count;
@@ -157,8 +156,7 @@ static void insert_failure(struct run *run, uint64_t tile, const struct kvc_erro
         }
         replaced = run->failure_count++;
     }
-    memmove(&run->failures[at + 1], &run->failures[at],
-            (replaced - at) * sizeof(run->failures[0]));
+    memmove(&run->failures[at + 1], &run->failures[at], (replaced - at) * sizeof(run->failures[0]));
     run->failures[at].tile = tile;
     run->failures[at].error = *error;
 }

@@ -42,8 +42,8 @@ static enum kvc_status verify_tile(const struct kvc_reader *reader, uint64_t num
     return status;
 }
 
-static enum kvc_status verify_gap(const struct kvc_reader *reader, uint32_t index,
-                                  uint8_t *scratch, struct kvc_error *error)
+static enum kvc_status verify_gap(const struct kvc_reader *reader, uint32_t index, uint8_t *scratch,
+                                  struct kvc_error *error)
 {
     const struct kvci_tensor tensor = kvci_reader_tensor(reader, index);
     if (tensor.gap_bytes == 0) {

@@ -110,6 +110,7 @@ def test_a_loaded_cache_is_like_one_that_a_model_made(saved: tuple[Path, bytes])
     loaded, _ = read_dynamic_cache(saved[0])
     assert type(loaded) is type(made)
     assert vars(loaded).keys() == vars(made).keys()
+    assert loaded.layer_class_to_replicate is made.layer_class_to_replicate is None
     assert type(loaded.layers[0]) is type(made.layers[0])
     assert vars(loaded.layers[0]).keys() == vars(made.layers[0]).keys()
     assert loaded.layers[0].is_initialized is True

@@ -55,8 +55,8 @@ static int save(const char *path, uint64_t seed, int manifest, enum kvc_durabili
     options.durability = durability;
     options.align_bytes = manifest ? 64 : 1;
     options.work.threads = threads;
-    enum kvc_status status = kvc_writer_create_path(path, metadata, strlen(metadata), &options,
-                                                    &writer, &error);
+    enum kvc_status status =
+        kvc_writer_create_path(path, metadata, strlen(metadata), &options, &writer, &error);
     if (status == KVC_OK) {
         status = write_in_pieces(writer, payload, bytes, 500000, &error);
     }
@@ -74,8 +74,7 @@ static enum kvc_status find_seed(const struct kvc_reader *reader, uint64_t *ret_
 {
     const char *json = NULL;
     uint64_t bytes = 0;
-    enum kvc_status status =
-        kvc_reader_field(reader, "model_revision", &json, &bytes, error);
+    enum kvc_status status = kvc_reader_field(reader, "model_revision", &json, &bytes, error);
     if (status == KVC_OK) {
         *ret_seed = strtoull(json + strlen("\"seed-"), NULL, 10);
     }
@@ -98,7 +97,8 @@ static enum kvc_status compare(const struct kvc_reader *reader, const uint8_t *p
         status = kvc_reader_tensor(reader, i, &tensor, error);
         if (status == KVC_OK) {
             status = kvc_reader_read(reader, i, 1, 100000, &work, buffer, error);
-            *ret_same &= status != KVC_OK || memcmp(buffer, payload + tensor.offset + 1, 100000) == 0;
+            const uint8_t *truth = payload + tensor.offset + 1;
+            *ret_same &= status != KVC_OK || memcmp(buffer, truth, 100000) == 0;
         }
         if (status == KVC_OK) {
             status = kvc_reader_map(reader, i, &work, &view, error);

@@ -52,9 +52,9 @@ enum call {
 };
 
 static const char *const names[CALLS] = {
-    "open",     "fstat",    "fstatat", "read",            "pread",         "pwrite",
-    "fallocate", "fsync",   "flock",   "linkat",          "renameat",      "unlinkat",
-    "mmap",     "sync_file_range",     "posix_fadvise",   "pthread_create",
+    "open",      "fstat",           "fstatat",       "read",           "pread",    "pwrite",
+    "fallocate", "fsync",           "flock",         "linkat",         "renameat", "unlinkat",
+    "mmap",      "sync_file_range", "posix_fadvise", "pthread_create",
 };
 
 enum deed { PASS, FAIL, SHORTEN, NOTHING, DIE_AFTER };
@@ -98,9 +98,7 @@ static enum deed judge(enum call call)
     if (strcmp(deed, "kill") == 0) {
         (void)kill(getpid(), SIGKILL);
     }
-    return strcmp(deed, "short") == 0  ? SHORTEN
-           : strcmp(deed, "zero") == 0 ? NOTHING
-                                       : DIE_AFTER;
+    return strcmp(deed, "short") == 0 ? SHORTEN : strcmp(deed, "zero") == 0 ? NOTHING : DIE_AFTER;
 }
 
 static void after(enum deed deed)

@@ -89,8 +89,7 @@ static void source_close(void *context)
     closes++;
 }
 
-static enum kvc_status open_reader(int way, struct kvc_reader **ret_reader,
-                                   struct kvc_error *error)
+static enum kvc_status open_reader(int way, struct kvc_reader **ret_reader, struct kvc_error *error)
 {
     static const uint8_t key[KVC_DIGEST_BYTES] = {9};
     static const char identity[] = " {\"layers\": 1.0, \"user\": {\"b\": [1, 2], \"a\": 5e-1}} ";
@@ -113,9 +112,8 @@ static enum kvc_status open_reader(int way, struct kvc_reader **ret_reader,
         (void)close(fd);
         return status;
     }
-    return way == 2
-               ? kvc_reader_open_memory(file.data, file.bytes, &options, ret_reader, error)
-               : kvc_reader_open_source(&source, &options, ret_reader, error);
+    return way == 2 ? kvc_reader_open_memory(file.data, file.bytes, &options, ret_reader, error)
+                    : kvc_reader_open_source(&source, &options, ret_reader, error);
 }
 
 static void opening(void)
@@ -290,9 +288,8 @@ static enum kvc_status write_all(bool to_sink, struct memory_file *out, uint32_t
     options.durability = KVC_DURABILITY_NONE;
     options.work.threads = threads;
     enum kvc_status status =
-        to_sink
-            ? kvc_writer_create_sink(&sink, text, strlen(text), &options, &writer, error)
-            : kvc_writer_create_path(target, text, strlen(text), &options, &writer, error);
+        to_sink ? kvc_writer_create_sink(&sink, text, strlen(text), &options, &writer, error)
+                : kvc_writer_create_path(target, text, strlen(text), &options, &writer, error);
     CHECK((writer == NULL) == (status != KVC_OK));
     if (status == KVC_OK) {
         status = write_in_pieces(writer, payload, shape_payload_bytes(&shape), 100000, error);

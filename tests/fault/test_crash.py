@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 import unittest
+from pathlib import Path
 
 from fault_support import DRIVER, GOOD, KVC, SANITIZER, Fault, FaultCase, run
 
@@ -74,7 +75,7 @@ class RandomMomentTest(FaultCase):
         env = {**os.environ, **SANITIZER}
         if named:
             env.update(Fault("none").environment(1, self.met), KVC_FAULT_NAMED="1")
-        words = [DRIVER, "loop", self.target, "0"]
+        words: list[str | Path] = [DRIVER, "loop", self.target, "0"]
         with subprocess.Popen(words, env=env) as child:
             # The moment is what is tested; nothing is waited for.
             time.sleep(source.uniform(0.0, 0.12))

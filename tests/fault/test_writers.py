@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import unittest
+from pathlib import Path
 
 from fault_support import DRIVER, GOOD, SANITIZER, TIMEOUT_SECONDS, Fault, FaultCase, run
 
@@ -25,7 +26,7 @@ class ManyWritersTest(FaultCase):
             env.update(Fault("none").environment(1, self.met), KVC_FAULT_NAMED="1")
         done = run(DRIVER, "save", self.target, "1")
         self.assertEqual((done.code, done.err), (GOOD, ""))
-        jobs = [[DRIVER, "loop", self.target, "15"]] * WRITERS
+        jobs: list[list[str | Path]] = [[DRIVER, "loop", self.target, "15"]] * WRITERS
         jobs += [[DRIVER, "watch", self.target, "40"]] * READERS
         children = [
             subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True) for words in jobs

@@ -21,7 +21,7 @@
 #include <string.h>
 
 #define FIRST_BYTE 0x89
-#define MAX_TENSORS_TRIED 64
+#define MAX_TENSORS_TRIED 8
 #define MAX_BUILT_BYTES (1 << 20)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
@@ -209,7 +209,7 @@ static void judge_signed(const uint8_t *data, size_t bytes)
     free(copy);
 }
 
-/* Hashes the payload as the geometry has it. False when there is none, or it is not this payload's. */
+/* Hashes the payload as the geometry has it; false when metadata and header do not fit. */
 static bool hash_payload(uint8_t *file, const struct kvci_header *header,
                          const struct kvci_places *places, struct kvci_geometry *ret_geometry)
 {
@@ -268,8 +268,8 @@ static void judge_built(const uint8_t *data, size_t bytes)
     if (!kvci_header_places(&header, &places)) {
         return;
     }
-    header.file_bytes = places.trailer_offset + KVCI_DIGEST * (rows + places.digest_count) +
-                        KVCI_FOOTER_BYTES;
+    header.file_bytes =
+        places.trailer_offset + KVCI_DIGEST * (rows + places.digest_count) + KVCI_FOOTER_BYTES;
     check(kvci_header_places(&header, &places), "a small file has no places");
     uint8_t *file = calloc(1, (size_t)header.file_bytes);
     check(file != NULL, "no memory");

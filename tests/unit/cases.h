@@ -154,9 +154,9 @@ static inline void add_record(struct text *text, const struct shape *shape, unsi
     ADD(text, "%s{\"dtype\":\"u8\",\"kind\":\"%s\",\"layer\":%u,\"name\":\"layer.%u.%s\",",
         index > 0 ? "," : "", kind, index / 2, index / 2, kind);
     ADD(text, "\"nbytes\":%" PRIu64 ",\"offset\":%" PRIu64 ",", bytes, bytes * index);
-    ADD(text, "\"shape\":[1,%u,%u,%u],\"strides\":[%" PRIu64 ",%" PRIu64 ",%u,1]}",
-        shape->kv_heads, shape->sequence, shape->head_dim, bytes,
-        (uint64_t)shape->sequence * shape->head_dim, shape->head_dim);
+    ADD(text, "\"shape\":[1,%u,%u,%u],\"strides\":[%" PRIu64 ",%" PRIu64 ",%u,1]}", shape->kv_heads,
+        shape->sequence, shape->head_dim, bytes, (uint64_t)shape->sequence * shape->head_dim,
+        shape->head_dim);
 }
 
 /* Returns canonical metadata, terminated: with a manifest, or for an opaque payload. `revision`
@@ -279,8 +279,7 @@ static inline struct memory_file pack_shape(const struct shape *shape, uint64_t 
 {
     char *metadata = make_metadata(shape, 1, "test");
     uint8_t *payload = make_payload(shape_payload_bytes(shape), seed);
-    struct memory_file file =
-        pack_memory(metadata, payload, shape_payload_bytes(shape), options);
+    struct memory_file file = pack_memory(metadata, payload, shape_payload_bytes(shape), options);
     free(metadata);
     free(payload);
     return file;

@@ -11,7 +11,7 @@ static char folder[CASE_PATH_BYTES];
 static char target[CASE_PATH_BYTES];
 
 static const struct shape shapes[] = {
-    {1, 1, 1, 1},    {3, 1, 7, 13},     {1, 2, 1024, 32}, {1, 1, 32771, 2},
+    {1, 1, 1, 1},     {3, 1, 7, 13},     {1, 2, 1024, 32},  {1, 1, 32771, 2},
     {1, 4, 1024, 32}, {2, 1, 30000, 10}, {1, 1, 1000, 777},
 };
 #define SHAPES (sizeof(shapes) / sizeof(shapes[0]))
@@ -275,8 +275,8 @@ static void replaced_while_mapped(void)
     put_file(target, old_file.data, old_file.bytes);
     CHECK_STATUS(kvc_reader_open_path(target, NULL, &reader, NULL), KVC_OK);
     CHECK_STATUS(kvc_reader_map(reader, 0, NULL, &views[0], NULL), KVC_OK);
-    CHECK_STATUS(
-        kvc_writer_create_path(target, metadata, strlen(metadata), NULL, &writer, NULL), KVC_OK);
+    CHECK_STATUS(kvc_writer_create_path(target, metadata, strlen(metadata), NULL, &writer, NULL),
+                 KVC_OK);
     CHECK_STATUS(kvc_writer_write(writer, newer, shape_payload_bytes(shape), NULL), KVC_OK);
     CHECK_STATUS(kvc_writer_finish(writer, NULL, NULL), KVC_OK);
     kvc_writer_free(writer);
@@ -322,8 +322,7 @@ static int one_request(struct crowd *crowd, uint64_t random, uint8_t *buffer)
     case 1:
         return kvc_reader_verify(crowd->reader, &work, NULL, NULL, NULL) == KVC_OK;
     default:
-        return kvc_reader_read(crowd->reader, index, start, bytes, &work, buffer, NULL) ==
-                   KVC_OK &&
+        return kvc_reader_read(crowd->reader, index, start, bytes, &work, buffer, NULL) == KVC_OK &&
                memcmp(buffer, truth + start, (size_t)bytes) == 0;
     }
 }
@@ -388,9 +387,8 @@ static void limits(void)
             options.max_metadata_bytes = i == 1 ? info.metadata_bytes - short_by : 0;
             options.max_tensor_count = i == 2 ? info.tensor_count - short_by : 0;
             reader = NULL;
-            CHECK_STATUS(
-                kvc_reader_open_memory(file.data, file.bytes, &options, &reader, &error),
-                short_by ? KVC_E_LIMIT : KVC_OK);
+            CHECK_STATUS(kvc_reader_open_memory(file.data, file.bytes, &options, &reader, &error),
+                         short_by ? KVC_E_LIMIT : KVC_OK);
             CHECK((reader == NULL) == (short_by == 1));
             CHECK(strcmp(error.field, short_by ? fields[i] : "") == 0);
             kvc_reader_free(reader);

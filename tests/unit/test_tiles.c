@@ -84,8 +84,8 @@ static uint64_t group_of_tile(void *context, uint64_t tile)
     return tile / (log->group_tiles > 0 ? log->group_tiles : 1);
 }
 
-static enum kvc_status run_tiles(struct run_log *log, uint32_t threads, uint64_t count,
-                                 int reports, struct kvc_error *error)
+static enum kvc_status run_tiles(struct run_log *log, uint32_t threads, uint64_t count, int reports,
+                                 struct kvc_error *error)
 {
     struct kvc_work work = KVC_WORK_INIT;
     work.threads = threads;

@@ -97,8 +97,8 @@ static void expect_report(const struct reports *reports, size_t index, enum kvc_
     CHECK(strcmp(reports->list[index].field, field) == 0);
 }
 
-static enum kvc_status verify(const struct scene *scene, uint32_t threads,
-                              struct reports *reports, struct kvc_error *error)
+static enum kvc_status verify(const struct scene *scene, uint32_t threads, struct reports *reports,
+                              struct kvc_error *error)
 {
     struct kvc_work work = KVC_WORK_INIT;
     work.threads = threads;

@@ -8,9 +8,8 @@ static char target[CASE_PATH_BYTES];
 
 /* Tensors under, at and over one, two and many grid chunks. */
 static const struct shape shapes[] = {
-    {1, 1, 1, 1},     {2, 1, 5, 20},      {1, 1, 1, 65535 / 3}, {1, 2, 1024, 32},
-    {1, 1, 32771, 2}, {1, 4, 1024, 32},   {1, 1, 65537, 2},     {2, 1, 30000, 10},
-    {1, 3, 7000, 33}, {3, 16, 1024, 128},
+    {1, 1, 1, 1},     {2, 1, 5, 20},    {1, 1, 1, 65535 / 3}, {1, 2, 1024, 32}, {1, 1, 32771, 2},
+    {1, 4, 1024, 32}, {1, 1, 65537, 2}, {2, 1, 30000, 10},    {1, 3, 7000, 33}, {3, 16, 1024, 128},
 };
 #define SHAPES (sizeof(shapes) / sizeof(shapes[0]))
 
@@ -259,8 +258,8 @@ static void order_of_calls(void)
     struct kvc_error error = KVC_ERROR_INIT;
     struct kvc_writer *writer = NULL;
     size_t metadata_bytes = strlen(job.metadata);
-    CHECK_STATUS(
-        kvc_writer_create_path(target, job.metadata, metadata_bytes, NULL, &writer, NULL), KVC_OK);
+    CHECK_STATUS(kvc_writer_create_path(target, job.metadata, metadata_bytes, NULL, &writer, NULL),
+                 KVC_OK);
     CHECK_STATUS(kvc_writer_write(writer, NULL, 0, NULL), KVC_OK);
     CHECK_STATUS(kvc_writer_write(writer, NULL, 1, NULL), KVC_E_USAGE);
     CHECK_STATUS(kvc_writer_write(writer, job.payload, job.bytes, NULL), KVC_OK);
@@ -272,8 +271,8 @@ static void order_of_calls(void)
     kvc_writer_free(writer);
     CHECK_NUMBER((uint64_t)count_folder(folder, 0), 1);
     (void)unlink(target);
-    CHECK_STATUS(
-        kvc_writer_create_path(target, job.metadata, metadata_bytes, NULL, &writer, NULL), KVC_OK);
+    CHECK_STATUS(kvc_writer_create_path(target, job.metadata, metadata_bytes, NULL, &writer, NULL),
+                 KVC_OK);
     CHECK_STATUS(kvc_writer_write(writer, job.payload, 10, NULL), KVC_OK);
     CHECK_STATUS(kvc_writer_finish(writer, NULL, NULL), KVC_E_LENGTH);
     CHECK_STATUS(kvc_writer_write(writer, job.payload + 10, job.bytes - 10, &error), KVC_E_USAGE);
@@ -414,9 +413,14 @@ static void refused_metadata(void)
         const char *text;
         enum kvc_status status;
     } cases[] = {
-        {"", KVC_E_JSON},        {"{", KVC_E_JSON},          {"{} {}", KVC_E_JSON},
-        {"[]", KVC_E_SCHEMA},    {"{}", KVC_E_SCHEMA},       {"{\"a\":1,\"a\":1}", KVC_E_JSON},
-        {"\xFF", KVC_E_JSON},    {"{\"dtype\":\"f64\"}", KVC_E_SCHEMA},
+        {"", KVC_E_JSON},
+        {"{", KVC_E_JSON},
+        {"{} {}", KVC_E_JSON},
+        {"[]", KVC_E_SCHEMA},
+        {"{}", KVC_E_SCHEMA},
+        {"{\"a\":1,\"a\":1}", KVC_E_JSON},
+        {"\xFF", KVC_E_JSON},
+        {"{\"dtype\":\"f64\"}", KVC_E_SCHEMA},
         {"{\"x\":1e999}", KVC_E_JSON},
     };
     struct job job = make_job(&shapes[0], 1, 2);

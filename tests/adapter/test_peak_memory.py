@@ -1,4 +1,4 @@
-# test_memory.py: saving holds one tensor's copy at most, and loading holds none.
+# test_peak_memory.py: saving holds one tensor's copy at most, and loading holds none.
 # SPDX-License-Identifier: Apache-2.0
 # mypy: allow-untyped-calls, allow-subclassing-any
 from __future__ import annotations

@@ -1,4 +1,4 @@
-# test_identity.py: identity_of names a model and a tokenizer, and nothing that does not matter.
+# test_identity_of.py: identity_of names a model and a tokenizer, and nothing that does not matter.
 # SPDX-License-Identifier: Apache-2.0
 # mypy: allow-untyped-calls, allow-subclassing-any
 from __future__ import annotations
