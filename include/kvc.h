@@ -9,7 +9,8 @@
  *
  *   Errors      A function that can fail returns `enum kvc_status`, 0 for success. Its last
  *               argument is a `struct kvc_error *`, which may be NULL; on failure it is filled in.
- *               On failure outputs are untouched, except caller's data buffers, which are zeroed.
+ *               On failure outputs are untouched, except caller's data buffers, which are zeroed
+ *               once reading into them has begun.
  *   Order       The handle comes first, then inputs, then outputs named `ret_`, then the error.
  *   Structs     Structs that the caller makes begin with their `size` and are made with their
  *               `_INIT` macro, so that later versions can add members at the end.
@@ -201,7 +202,8 @@ struct kvc_reader_options {
 /* A place to read from that is neither a file nor memory: an object store, an archive member.
  * `read_at` fills the buffer with exactly `bytes` bytes from `offset` and returns 0, or returns an
  * errno value; it is called from several threads at once. `close` is called once, by
- * kvc_reader_free, or when opening fails; it may be NULL. */
+ * kvc_reader_free, or when opening fails; it may be NULL. It is not called when this struct or a
+ * pointer argument is refused. */
 struct kvc_source {
     size_t size;
     void *context;
@@ -216,7 +218,8 @@ struct kvc_source {
     }
 
 /* Opens a container. Cost and memory depend on the metadata and the number of tensors, never on
- * the size of the payload: at most 4 times the metadata, 64 bytes per tensor, and 64 KiB.
+ * the size of the payload: at most 4 times the metadata, 64 bytes per tensor, and 64 KiB. An
+ * expected identity adds its own size a few times, while it is compared.
  *
  * Checked in this order: size, header, footer, padding, root, tag, JSON, schema, geometry,
  * identity.
@@ -351,7 +354,8 @@ struct kvc_view;
  * This is the `mapped` level of guarantee. It is safe against writers that replace files, as this
  * library does. A process that writes into the same inode can still change pages that were not
  * touched yet, and one that truncates it makes access to the lost pages a SIGBUS; use
- * kvc_reader_read where such processes are possible. On memory the view lies in that memory. */
+ * kvc_reader_read where such processes are possible. On memory the view lies in that memory, which
+ * is the caller's own: it must not be written to. */
 KVC_API enum kvc_status kvc_reader_map(const struct kvc_reader *reader, uint32_t index,
                                        const struct kvc_work *work, struct kvc_view **ret_view,
                                        struct kvc_error *error);
@@ -375,7 +379,9 @@ typedef int (*kvc_failure_fn)(void *context, const struct kvc_error *failure);
 /* Reads the whole file and proves every byte: chunk values, chunks and gaps. It looks at the file,
  * never at pages that a user of a view changed. Without `on_failure` it stops at the first damage;
  * with it, it goes on to the end, reports each damaged tensor or gap (the first bad chunk in it),
- * and returns the status of the first. Memory: 256 KiB for each thread, and 32 bytes per chunk. */
+ * and returns the status of the first. Memory: for each thread 256 KiB and, while it is proven, the
+ * row of the tensor at hand, 32 bytes per chunk; the metadata and tensor digests a second time; and
+ * about 1 KiB for each damaged tensor that is reported. */
 KVC_API enum kvc_status kvc_reader_verify(const struct kvc_reader *reader,
                                           const struct kvc_work *work, kvc_failure_fn on_failure,
                                           void *failure_context, struct kvc_error *error);
@@ -481,7 +487,7 @@ KVC_API enum kvc_status kvc_writer_finish(struct kvc_writer *writer,
 KVC_API enum kvc_status kvc_writer_info(const struct kvc_writer *writer, struct kvc_info *ret_info,
                                         struct kvc_error *error);
 
-/* Frees the writer. Without a successful finish nothing was published and nothing is left. */
+/* Frees the writer. Unless finish was called and got as far as publishing, nothing is left. */
 KVC_API void kvc_writer_free(struct kvc_writer *writer);
 
 /* ---- Roots in text ------------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "alloc.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +11,7 @@
 void *kvci_alloc(const struct kvc_allocator *allocator, size_t bytes)
 {
     size_t wanted = bytes > 0 ? bytes : 1;
-    if (allocator == NULL || allocator->allocate == NULL) {
+    if (allocator == NULL) {
         return calloc(1, wanted);
     }
     void *block = allocator->allocate(allocator->context, wanted);
@@ -34,12 +35,27 @@ void *kvci_alloc_grow(const struct kvc_allocator *allocator, void *block, size_t
     return moved;
 }
 
+/* The volatile pointer keeps the stores. */
+void kvci_wipe(void *data, size_t bytes)
+{
+    volatile uint8_t *at = data;
+    for (size_t i = 0; i < bytes; i++) {
+        at[i] = 0;
+    }
+}
+
+enum kvc_status kvci_alloc_check(const struct kvc_allocator *allocator)
+{
+    bool whole = allocator == NULL || (allocator->allocate != NULL && allocator->release != NULL);
+    return whole ? KVC_OK : KVC_E_OPTION;
+}
+
 void kvci_free(const struct kvc_allocator *allocator, void *block)
 {
     if (block == NULL) {
         return;
     }
-    if (allocator == NULL || allocator->release == NULL) {
+    if (allocator == NULL) {
         free(block);
         return;
     }

@@ -14,6 +14,12 @@ void *kvci_alloc(const struct kvc_allocator *allocator, size_t bytes);
 void *kvci_alloc_grow(const struct kvc_allocator *allocator, void *block, size_t old_bytes,
                       size_t new_bytes);
 
+/* Clears a secret in a way that the compiler keeps. */
+void kvci_wipe(void *data, size_t bytes);
+
+/* Refuses an allocator that has one function and not the other. */
+enum kvc_status kvci_alloc_check(const struct kvc_allocator *allocator);
+
 /* Gives back what kvci_alloc returned; NULL is accepted. */
 void kvci_free(const struct kvc_allocator *allocator, void *block);
 

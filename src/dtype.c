@@ -2,7 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "dtype.h"
 
-#include <stddef.h>
+#include <string.h>
 
 #include "ban.h"
 
@@ -10,7 +10,12 @@ static const struct kvci_dtype dtypes[] = {
     {"f16", 2}, {"bf16", 2}, {"f32", 4}, {"i8", 1}, {"u8", 1},
 };
 
-const struct kvci_dtype *kvci_dtype_at(uint32_t index)
+const struct kvci_dtype *kvci_dtype_find(const uint8_t *name, size_t name_bytes)
 {
-    return index < sizeof(dtypes) / sizeof(dtypes[0]) ? &dtypes[index] : NULL;
+    for (size_t i = 0; i < sizeof(dtypes) / sizeof(dtypes[0]); i++) {
+        if (strlen(dtypes[i].name) == name_bytes && memcmp(dtypes[i].name, name, name_bytes) == 0) {
+            return &dtypes[i];
+        }
+    }
+    return NULL;
 }

@@ -3,6 +3,7 @@
 #ifndef KVCI_DTYPE_H
 #define KVCI_DTYPE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 struct kvci_dtype {
@@ -13,7 +14,8 @@ struct kvci_dtype {
 /* The names that FORMAT.md lists, joined for messages. */
 #define KVCI_DTYPE_NAMES "\"f16\", \"bf16\", \"f32\", \"i8\" or \"u8\""
 
-/* Returns the element type at `index`, or NULL past the last one. */
-const struct kvci_dtype *kvci_dtype_at(uint32_t index);
+/* Returns the element type of this name, which need not be terminated, or NULL. No name has an
+ * escape, so the spelling of a JSON string will do. */
+const struct kvci_dtype *kvci_dtype_find(const uint8_t *name, size_t name_bytes);
 
 #endif

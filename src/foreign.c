@@ -17,12 +17,12 @@ static const struct {
     size_t length;
     const char *cause;
 } mangled[] = {
-    {"\x09KVC1\r\n", 7, "the high bit of each byte was cleared"},
+    {"\x09KVC1", 5, "the high bit of each byte was cleared"},
     {"\xC2\x89KVC1", 6, "it was converted from Latin-1 to UTF-8"},
     {"\xE2\x80\xB0KVC1", 7, "it was converted from Windows-1252 to UTF-8"},
     {"\xEF\xBF\xBDKVC1", 7, "bytes that are not UTF-8 were replaced"},
-    {"KVC1\r\n\x1A", 7, "bytes that are not ASCII were dropped"},
-    {"KVC1\n\x1A", 6, "bytes that are not ASCII were dropped"},
+    {"KVC1\r\n", 6, "bytes that are not ASCII were dropped"},
+    {"KVC1\n", 5, "bytes that are not ASCII were dropped"},
     {"?KVC1", 5, "bytes that are not ASCII were replaced"},
     {"\x89KVC1\n\x1A", 7, "CR LF was changed to LF"},
     {"\x89KVC1\n\n\x1A", 8, "CR was changed to LF"},
@@ -39,7 +39,9 @@ static const struct {
 } signatures[] = {
     {"GGUF", 4, "a GGUF model"},
     {"nsgg", 4, "a llama.cpp session state (ggsn)"},
+    {"ggsn", 4, "a llama.cpp session state (ggsn) of a big-endian machine"},
     {"qsgg", 4, "a llama.cpp sequence state (ggsq)"},
+    {"ggsq", 4, "a llama.cpp sequence state (ggsq) of a big-endian machine"},
     {"PK\x03\x04", 4, "a zip archive, such as torch.save and numpy.savez write"},
     {"\x89HDF\r\n\x1A\n", 8, "an HDF5 file"},
     {"\x93NUMPY", 6, "a numpy array (.npy)"},

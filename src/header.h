@@ -39,7 +39,7 @@ struct kvci_footer {
 
 void kvci_header_encode(const struct kvci_header *header, uint8_t ret_bytes[KVCI_HEADER_BYTES]);
 
-/* Judges the first bytes of a file in the order that FORMAT.md gives: empty, cut, foreign, check,
+/* Judges the first bytes of a file in the order that FORMAT.md gives: empty, foreign, cut, check,
  * version, features, structure. `head_bytes` is less than 128 only when the file is. */
 enum kvc_status kvci_header_decode(const uint8_t *head, size_t head_bytes,
                                    struct kvci_header *ret_header, struct kvci_places *ret_places,

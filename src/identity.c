@@ -13,7 +13,6 @@
 
 #define PATH_BYTES 1024
 #define LIST_BYTES 480
-#define SHOWN_VALUE 72
 
 /* Both texts are canonical, so their members come in one order and one walk through both finds
  * every difference. `pending` is a member of the file's object that was read and not used yet. */
@@ -41,6 +40,28 @@ struct walk {
     struct kvc_error first; /* its field, expected and found */
 };
 
+/* Bytes of a key's spelling, at most `room`, that end with a whole character or escape. */
+static size_t whole_prefix(const struct kvci_json_token *key, size_t room)
+{
+    size_t at = 0;
+    while (at < key->bytes) {
+        uint32_t point = 0;
+        size_t step = 1;
+        if (key->text[at] == '\\') {
+            step = kvci_json_escape(key->text + at, key->bytes - at, &point);
+        } else {
+            while (at + step < key->bytes && (key->text[at + step] & 0xC0) == 0x80) {
+                step++;
+            }
+        }
+        if (at + step > room) {
+            break;
+        }
+        at += step;
+    }
+    return at;
+}
+
 static void push_path(struct walk *walk, const struct kvci_json_token *key)
 {
     size_t at = walk->levels[walk->depth].path_bytes;
@@ -50,8 +71,7 @@ static void push_path(struct walk *walk, const struct kvci_json_token *key)
         room--;
     }
     uint8_t decoded[PATH_BYTES];
-    size_t taken = key->bytes < sizeof(decoded) ? key->bytes : 0;
-    size_t bytes = kvci_json_decode(key->text, taken, decoded);
+    size_t bytes = kvci_json_decode(key->text, whole_prefix(key, room), decoded);
     kvci_copy_text(walk->path + at, room + 1, (const char *)decoded, bytes);
 }
 
@@ -62,11 +82,14 @@ static void list_difference(struct walk *walk, const char *expected, size_t expe
         return;
     }
     char entry[PATH_BYTES];
-    int shown_expected = (int)(expected_bytes < SHOWN_VALUE ? expected_bytes : SHOWN_VALUE);
-    int shown_found = (int)(found_bytes < SHOWN_VALUE ? found_bytes : SHOWN_VALUE);
-    int bytes = snprintf(entry, sizeof(entry), "%s%.160s: expected %.*s, found %.*s",
-                         walk->list_bytes > 0 ? "; " : "", walk->path, shown_expected, expected,
-                         found != NULL ? shown_found : 7, found != NULL ? found : "nothing");
+    if (found == NULL) {
+        found = "nothing";
+        found_bytes = strlen(found);
+    }
+    int bytes = snprintf(
+        entry, sizeof(entry), "%s%.*s: expected %.*s, found %.*s", walk->list_bytes > 0 ? "; " : "",
+        kvci_shown(walk->path, strlen(walk->path)), walk->path,
+        kvci_shown(expected, expected_bytes), expected, kvci_shown(found, found_bytes), found);
     if (bytes < 0 || (size_t)bytes >= sizeof(walk->list) - walk->list_bytes) {
         walk->list_full = true;
         return;

@@ -1,4 +1,5 @@
-/* layout.h: every constant of the KVC1 container on disk; mirrors docs/FORMAT.md.
+/* layout.h: the constants of the KVC1 container on disk; mirrors docs/FORMAT.md. Those of JSON
+ * spelling stand in json.h and decimal.h.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVCI_LAYOUT_H
 #define KVCI_LAYOUT_H
@@ -72,6 +73,8 @@
 #define KVCI_MAX_BATCH_SIZE ((INT64_C(1) << 31) - 1)
 #define KVCI_MAX_MODEL_REVISION_BYTES 1024
 #define KVCI_TOKENIZER_SHA256_CHARS 64
+/* Every tensor of manifest version 1 is [batch, kv_heads, sequence, head_dim]. */
+#define KVCI_RANK 4
 #define KVCI_BASE_JSON_VALUES 16384
 #define KVCI_JSON_VALUES_PER_TENSOR 32
 

@@ -122,13 +122,7 @@ static bool is_kind(const struct kvci_json_token *token)
 
 static bool is_dtype(const struct kvci_json_token *token)
 {
-    const struct kvci_dtype *dtype = NULL;
-    for (uint32_t i = 0; (dtype = kvci_dtype_at(i)) != NULL; i++) {
-        if (kvci_json_equals(token->text, token->bytes, dtype->name)) {
-            return true;
-        }
-    }
-    return false;
+    return kvci_dtype_find(token->text, token->bytes) != NULL;
 }
 
 /* A string that must be `wanted` here. What `possible` allows only contradicts the geometry;
@@ -413,11 +407,11 @@ enum kvc_status kvci_manifest_parse(const struct kvci_metadata *metadata, uint64
     if (!metadata->present[KVCI_MEMBER_TENSOR_MANIFEST]) {
         opaque_geometry(opaque_bytes, ret_geometry);
     } else {
+        ret_geometry->manifest_version = 1;
         enum kvc_status status = take_manifest(&walk, align_bytes);
         if (status != KVC_OK) {
             return status;
         }
-        ret_geometry->manifest_version = 1;
     }
     ret_geometry->chunks_per_tensor = ret_geometry->tensor_bytes / KVCI_CHUNK_BYTES +
                                       (ret_geometry->tensor_bytes % KVCI_CHUNK_BYTES != 0 ? 1 : 0);
@@ -466,7 +460,7 @@ void kvci_manifest_name(const struct kvci_geometry *geometry, uint32_t index,
                         char ret_name[KVCI_NAME_BYTES])
 {
     ret_name[0] = '\0';
-    if (geometry->tensor_count > 0 && geometry->shape[1] > 0) {
+    if (geometry->manifest_version != 0) {
         (void)snprintf(ret_name, KVCI_NAME_BYTES, "layer.%u.%s", index / 2,
                        index % 2 == 0 ? "key" : "value");
     }

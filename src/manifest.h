@@ -7,7 +7,6 @@
 #include "metadata.h"
 
 #define KVCI_NAME_BYTES 32
-#define KVCI_RANK 4
 
 /* Where the payload's tensors lie. Manifest version 1 gives all of them one size, so that a
  * tensor's place is computed and no table is kept. An opaque payload is a single tensor. */

@@ -58,8 +58,8 @@ enum kvc_status kvci_metadata_refuse(struct kvc_error *error, enum kvc_status st
                                      const struct kvci_json_token *token)
 {
     bool nested = token->type == KVCI_JSON_OBJECT || token->type == KVCI_JSON_ARRAY;
-    int shown = nested ? 0 : kvci_shown(token->bytes);
     const char *text = (const char *)token->text;
+    int shown = nested ? 0 : kvci_shown(text, token->bytes);
     (void)kvci_fail(error, status, offset + token->offset,
                     "metadata member %s is %s%s%.*s, expected %s", path, type_name(token->type),
                     nested ? "" : " ", shown, text, expected);
@@ -194,13 +194,8 @@ static enum kvc_status take_rope_theta(const struct parse *parse)
 static enum kvc_status take_dtype(const struct parse *parse)
 {
     struct kvci_json_token token = value_of(parse->metadata, KVCI_MEMBER_DTYPE);
-    const struct kvci_dtype *dtype = NULL;
-    for (uint32_t i = 0; token.type == KVCI_JSON_STRING && (dtype = kvci_dtype_at(i)) != NULL;
-         i++) {
-        if (kvci_json_equals(token.text, token.bytes, dtype->name)) {
-            break;
-        }
-    }
+    bool string = token.type == KVCI_JSON_STRING;
+    const struct kvci_dtype *dtype = string ? kvci_dtype_find(token.text, token.bytes) : NULL;
     if (dtype == NULL) {
         return refuse_member(parse, KVCI_MEMBER_DTYPE, KVCI_DTYPE_NAMES, &token);
     }
@@ -275,7 +270,8 @@ static enum kvc_status judge_names(const struct parse *parse, const struct kvci_
         (void)kvci_fail(parse->error, KVC_E_SCHEMA, parse->offset + unknown->offset,
                         "metadata member \"%.*s\" is not a name of the format's registry: put "
                         "private data under \"user\"",
-                        kvci_shown(unknown->bytes), (const char *)unknown->text);
+                        kvci_shown((const char *)unknown->text, unknown->bytes),
+                        (const char *)unknown->text);
         kvci_error_field(parse->error, (const char *)unknown->text, unknown->bytes);
         return KVC_E_SCHEMA;
     }

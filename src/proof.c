@@ -59,7 +59,7 @@ static void set_digests(struct kvc_error *error, const uint8_t *expected, const 
 }
 
 static enum kvc_status refuse_row(const struct kvc_reader *reader, const struct kvci_tensor *tensor,
-                                  uint64_t offset, struct kvc_error *error)
+                                  uint64_t offset, const uint8_t *found, struct kvc_error *error)
 {
     char name[TENSOR_TEXT_BYTES];
     kvci_reader_name_tensor(reader, tensor->index, name);
@@ -68,6 +68,7 @@ static enum kvc_status refuse_row(const struct kvc_reader *reader, const struct 
                     "digest; restore the file from a good copy",
                     name, (unsigned long long)offset);
     set_field(reader, tensor->index, error);
+    set_digests(error, tensor->digest, found);
     return KVC_E_ROW;
 }
 
@@ -78,8 +79,9 @@ static enum kvc_status load_row(const struct kvc_reader *reader, const struct kv
     uint64_t bytes = KVCI_DIGEST * tensor->chunks;
     uint64_t offset = reader->frame.places.trailer_offset + tensor->index * bytes;
     struct kvci_proof *proof = &reader->proofs[tensor->index];
-    if (atomic_load(&proof->row_bad)) {
-        return refuse_row(reader, tensor, offset, error);
+    uint8_t *bad_digest = atomic_load(&proof->bad_digest);
+    if (bad_digest != NULL) {
+        return refuse_row(reader, tensor, offset, bad_digest, error);
     }
     uint8_t *row = kvci_alloc(reader->allocator, (size_t)bytes);
     if (row == NULL) {
@@ -90,9 +92,11 @@ static enum kvc_status load_row(const struct kvc_reader *reader, const struct kv
     if (status == KVC_OK) {
         kvci_blake3_combine(row, (size_t)tensor->chunks, digest);
         if (memcmp(digest, tensor->digest, sizeof(digest)) != 0) {
-            atomic_store(&proof->row_bad, true);
-            status = refuse_row(reader, tensor, offset, error);
-            set_digests(error, tensor->digest, digest);
+            status = refuse_row(reader, tensor, offset, digest, error);
+            memcpy(row, digest, sizeof(digest));
+            if (atomic_compare_exchange_strong(&proof->bad_digest, &bad_digest, row)) {
+                return status;
+            }
         }
     }
     if (status != KVC_OK) {

@@ -24,6 +24,10 @@ static enum kvc_status take_options(const struct kvc_reader_options *options,
                          "KVC_READER_OPTIONS_INIT",
                          options->size, sizeof(*options));
     }
+    if (kvci_alloc_check(options->allocator) != KVC_OK) {
+        return kvci_fail(error, KVC_E_OPTION, KVC_NO_OFFSET,
+                         "an allocator needs both of its functions, allocate and release");
+    }
     *ret_options = *options;
     return KVC_OK;
 }
@@ -177,6 +181,7 @@ void kvc_reader_free(struct kvc_reader *reader)
     for (uint32_t i = 0; reader->proofs != NULL && i < reader->geometry.tensor_count; i++) {
         kvci_free(allocator, atomic_load(&reader->proofs[i].row));
         kvci_free(allocator, (void *)atomic_load(&reader->proofs[i].chunks));
+        kvci_free(allocator, atomic_load(&reader->proofs[i].bad_digest));
     }
     kvci_free(allocator, reader->proofs);
     kvci_frame_free(&reader->frame, allocator);
@@ -214,7 +219,8 @@ enum kvc_status kvc_reader_field(const struct kvc_reader *reader, const char *na
     }
     if (!kvci_metadata_find(&reader->metadata, name, &span)) {
         (void)kvci_fail(error, KVC_E_NOT_FOUND, KVC_NO_OFFSET,
-                        "the metadata have no member \"%.*s\"", kvci_shown(strlen(name)), name);
+                        "the metadata have no member \"%.*s\"", kvci_shown(name, strlen(name)),
+                        name);
         kvci_error_field(error, name, strlen(name));
         return KVC_E_NOT_FOUND;
     }
@@ -277,7 +283,7 @@ enum kvc_status kvc_reader_find(const struct kvc_reader *reader, const char *nam
     }
     if (!kvci_manifest_find(&reader->geometry, name, name_bytes, ret_index)) {
         (void)kvci_fail(error, KVC_E_NOT_FOUND, KVC_NO_OFFSET, "there is no tensor \"%.*s\": %s",
-                        kvci_shown(name_bytes), name,
+                        kvci_shown(name, name_bytes), name,
                         reader->geometry.manifest_version == 0
                             ? "the payload is opaque and has the empty name"
                             : "names are layer.0.key, layer.0.value, layer.1.key, ...");

@@ -15,7 +15,8 @@
 struct kvci_proof {
     _Atomic(uint8_t *) row;            /* the tensor's chunk values, proven by its digest */
     _Atomic(_Atomic uint8_t *) chunks; /* one bit for each chunk proven in the mapping */
-    atomic_bool row_bad;               /* so that a bad row is not read again for each tile */
+    _Atomic(uint8_t *) bad_digest;     /* what a bad row gave: it is not read for each tile */
+    atomic_bool gap;                   /* the gap behind the tensor is proven in the mapping */
 };
 
 /* Everything before and after the payload, in private memory and proven. */
@@ -90,7 +91,7 @@ struct kvci_tile {
 uint64_t kvci_reader_tile_count(const struct kvc_reader *reader);
 struct kvci_tile kvci_reader_tile(const struct kvc_reader *reader, uint64_t tile);
 
-/* Adds the tensor's name to an error and puts the message in front of it. */
+/* Writes the tensor's name as it stands in messages. */
 void kvci_reader_name_tensor(const struct kvc_reader *reader, uint32_t index, char ret_text[64]);
 
 void kvci_mapping_free(struct kvci_mapping *mapping);

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "root.h"
 
+#include "alloc.h"
 #include "blake3.h"
 #include "bytes.h"
 
@@ -21,15 +22,6 @@ void kvci_root_compute(const uint8_t *metadata, uint64_t metadata_bytes, const u
     kvci_blake3_final(&hasher, ret_root);
 }
 
-/* Clears key material; the volatile pointer keeps the compiler from dropping the stores. */
-static void wipe(void *data, size_t bytes)
-{
-    volatile uint8_t *at = data;
-    for (size_t i = 0; i < bytes; i++) {
-        at[i] = 0;
-    }
-}
-
 void kvci_root_tag(const uint8_t root[KVCI_DIGEST], const uint8_t key[KVCI_DIGEST],
                    uint8_t ret_tag[KVCI_DIGEST])
 {
@@ -38,12 +30,12 @@ void kvci_root_tag(const uint8_t root[KVCI_DIGEST], const uint8_t key[KVCI_DIGES
     kvci_blake3_init_derive(&hasher, KVCI_TAG_CONTEXT);
     kvci_blake3_update(&hasher, key, KVCI_DIGEST);
     kvci_blake3_final(&hasher, derived);
-    wipe(&hasher, sizeof(hasher));
+    kvci_wipe(&hasher, sizeof(hasher));
     kvci_blake3_init_keyed(&hasher, derived);
     kvci_blake3_update(&hasher, root, KVCI_DIGEST);
     kvci_blake3_final(&hasher, ret_tag);
-    wipe(&hasher, sizeof(hasher));
-    wipe(derived, sizeof(derived));
+    kvci_wipe(&hasher, sizeof(hasher));
+    kvci_wipe(derived, sizeof(derived));
 }
 
 bool kvci_root_equal(const uint8_t a[KVCI_DIGEST], const uint8_t b[KVCI_DIGEST])

@@ -39,9 +39,7 @@ static enum kvc_status take_fd(int fd, struct kvci_source *ret_source, struct kv
         (void)kvci_fail(error, KVC_E_NOT_REGULAR, KVC_NO_OFFSET,
                         "not a regular file: it is %s, and only a file can be read at any place",
                         kind);
-        if (error != NULL && S_ISDIR(facts.st_mode)) {
-            error->sys_errno = EISDIR;
-        }
+        kvci_error_errno(error, S_ISDIR(facts.st_mode) ? EISDIR : 0);
         kvci_error_found(error, "%s", kind);
         return KVC_E_NOT_REGULAR;
     }

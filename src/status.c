@@ -88,6 +88,23 @@ const char *kvc_status_class(enum kvc_status status)
     }
 }
 
+/* What vsnprintf cut may end inside a character. */
+static void end_whole(char *text, size_t capacity, int wanted)
+{
+    if (wanted < 0 || (size_t)wanted < capacity) {
+        return;
+    }
+    size_t last = capacity - 2;
+    while (last > 0 && ((unsigned char)text[last] & 0xC0) == 0x80) {
+        last--;
+    }
+    /* The character that begins at `last` may be whole or not; it goes in either case, unless it
+     * is a single byte. */
+    if (((unsigned char)text[last] & 0x80) != 0) {
+        text[last] = '\0';
+    }
+}
+
 static bool usable(const struct kvc_error *error)
 {
     return error != NULL && error->size == sizeof(*error);
@@ -105,7 +122,8 @@ enum kvc_status kvci_fail(struct kvc_error *error, enum kvc_status status, uint6
     error->offset = offset;
     va_list arguments;
     va_start(arguments, format);
-    (void)vsnprintf(error->message, sizeof(error->message), format, arguments);
+    int wanted = vsnprintf(error->message, sizeof(error->message), format, arguments);
+    end_whole(error->message, sizeof(error->message), wanted);
     va_end(arguments);
     return status;
 }
@@ -162,9 +180,7 @@ enum kvc_status kvci_fail_errno(struct kvc_error *error, int sys_errno, uint64_t
     }
     (void)kvci_fail(error, status, offset, "%s failed: %s (errno %d)", doing,
                     errno_phrase(sys_errno), sys_errno);
-    if (usable(error)) {
-        error->sys_errno = sys_errno;
-    }
+    kvci_error_errno(error, sys_errno);
     return status;
 }
 
@@ -185,6 +201,13 @@ void kvci_copy_text(char *ret_text, size_t capacity, const char *text, size_t by
     ret_text[length] = '\0';
 }
 
+void kvci_error_errno(struct kvc_error *error, int sys_errno)
+{
+    if (usable(error)) {
+        error->sys_errno = sys_errno;
+    }
+}
+
 void kvci_error_field(struct kvc_error *error, const char *text, size_t bytes)
 {
     if (usable(error)) {
@@ -197,7 +220,8 @@ void kvci_error_expected(struct kvc_error *error, const char *format, ...)
     if (usable(error)) {
         va_list arguments;
         va_start(arguments, format);
-        (void)vsnprintf(error->expected, sizeof(error->expected), format, arguments);
+        int wanted = vsnprintf(error->expected, sizeof(error->expected), format, arguments);
+        end_whole(error->expected, sizeof(error->expected), wanted);
         va_end(arguments);
     }
 }
@@ -207,7 +231,8 @@ void kvci_error_found(struct kvc_error *error, const char *format, ...)
     if (usable(error)) {
         va_list arguments;
         va_start(arguments, format);
-        (void)vsnprintf(error->found, sizeof(error->found), format, arguments);
+        int wanted = vsnprintf(error->found, sizeof(error->found), format, arguments);
+        end_whole(error->found, sizeof(error->found), wanted);
         va_end(arguments);
     }
 }
@@ -222,7 +247,16 @@ void kvci_hex(const uint8_t *data, size_t bytes, char *ret_text)
     ret_text[2 * bytes] = '\0';
 }
 
-int kvci_shown(size_t bytes)
+/* Returns the largest length up to `length` at which no character of the text is cut. */
+static size_t whole_characters(const char *text, size_t length)
 {
-    return bytes < SHOWN_BYTES ? (int)bytes : SHOWN_BYTES;
+    while (length > 0 && ((unsigned char)text[length] & 0xC0) == 0x80) {
+        length--;
+    }
+    return length;
+}
+
+int kvci_shown(const char *text, size_t bytes)
+{
+    return (int)(bytes <= SHOWN_BYTES ? bytes : whole_characters(text, SHOWN_BYTES));
 }

@@ -25,6 +25,7 @@ enum kvc_status kvci_fail_memory(struct kvc_error *error, uint64_t bytes);
 
 /* Adds detail to an error just made; `text` need not be terminated. */
 void kvci_error_field(struct kvc_error *error, const char *text, size_t bytes);
+void kvci_error_errno(struct kvc_error *error, int sys_errno);
 void kvci_error_expected(struct kvc_error *error, const char *format, ...) KVCI_PRINTF(2, 3);
 void kvci_error_found(struct kvc_error *error, const char *format, ...) KVCI_PRINTF(2, 3);
 
@@ -34,7 +35,8 @@ void kvci_copy_text(char *ret_text, size_t capacity, const char *text, size_t by
 /* Writes 2 * bytes lower-case hexadecimal digits and a final zero. */
 void kvci_hex(const uint8_t *data, size_t bytes, char *ret_text);
 
-/* Bytes of a text of a file to show with "%.*s" in a message; longer texts are cut there. */
-int kvci_shown(size_t bytes);
+/* Bytes of a text of a file to show with "%.*s" in a message; a longer text is cut there, at a
+ * whole character. */
+int kvci_shown(const char *text, size_t bytes);
 
 #endif

@@ -13,7 +13,6 @@
 
 #include "ban.h"
 
-#define RANK 4
 #define NUMBER_BYTES 24
 
 /* The walk sees one record at a time: "dtype" and "shape" come before "strides" in canonical order.
@@ -26,7 +25,7 @@ struct walk {
     size_t out_bytes;
     bool changed;
     uint64_t item_bytes;
-    uint64_t shape[RANK];
+    uint64_t shape[KVCI_RANK];
     unsigned rank;
 };
 
@@ -52,16 +51,12 @@ static void take_dtype(struct walk *walk)
 {
     struct kvci_json_token token;
     size_t end = 0;
-    const struct kvci_dtype *dtype = NULL;
     if (!kvci_json_next(&walk->scan, &token) || !kvci_json_skip(&walk->scan, &token, &end)) {
         return;
     }
-    for (uint32_t i = 0; token.type == KVCI_JSON_STRING && (dtype = kvci_dtype_at(i)) != NULL;
-         i++) {
-        if (kvci_json_equals(token.text, token.bytes, dtype->name)) {
-            walk->item_bytes = dtype->item_bytes;
-        }
-    }
+    const struct kvci_dtype *dtype =
+        token.type == KVCI_JSON_STRING ? kvci_dtype_find(token.text, token.bytes) : NULL;
+    walk->item_bytes = dtype != NULL ? dtype->item_bytes : 0;
 }
 
 static void take_shape(struct walk *walk)
@@ -76,7 +71,7 @@ static void take_shape(struct walk *walk)
         if (!kvci_json_skip(&walk->scan, &token, &end)) {
             return;
         }
-        if (walk->rank < RANK) {
+        if (walk->rank < KVCI_RANK) {
             walk->shape[walk->rank] = size ? (uint64_t)token.integer : 0;
         }
         walk->rank++;
@@ -87,7 +82,7 @@ static void take_shape(struct walk *walk)
 static bool row_major(const struct walk *walk, unsigned dimension, uint64_t *ret_stride)
 {
     uint64_t stride = walk->item_bytes;
-    for (unsigned i = dimension + 1; i < RANK; i++) {
+    for (unsigned i = dimension + 1; i < KVCI_RANK; i++) {
         if (!kvci_mul(stride, walk->shape[i], &stride)) {
             return false;
         }
@@ -104,10 +99,10 @@ static void take_strides(struct walk *walk)
         return;
     }
     unsigned dimension = 0;
-    bool known = walk->rank == RANK && walk->item_bytes != 0;
+    bool known = walk->rank == KVCI_RANK && walk->item_bytes != 0;
     while (kvci_json_next(&walk->scan, &token) && token.type != KVCI_JSON_ARRAY_END) {
         uint64_t stride = 0;
-        if (known && dimension < RANK && token.type == KVCI_JSON_INTEGER &&
+        if (known && dimension < KVCI_RANK && token.type == KVCI_JSON_INTEGER &&
             walk->shape[dimension] == 1 && row_major(walk, dimension, &stride) &&
             (token.integer < 0 || (uint64_t)token.integer != stride)) {
             replace_number(walk, &token, stride);

@@ -215,6 +215,10 @@ static enum kvc_status prepare(const char *metadata, size_t metadata_bytes,
     options = options != NULL ? options : &defaults;
     const struct kvc_allocator *allocator =
         options->size == sizeof(*options) ? options->allocator : NULL;
+    if (kvci_alloc_check(allocator) != KVC_OK) {
+        return kvci_fail(error, KVC_E_OPTION, KVC_NO_OFFSET,
+                         "an allocator needs both of its functions, allocate and release");
+    }
     struct kvc_writer *writer = kvci_alloc(allocator, sizeof(*writer));
     if (writer == NULL) {
         return kvci_fail_memory(error, sizeof(*writer));
@@ -633,6 +637,7 @@ static enum kvc_status write_trailer(struct kvc_writer *writer, struct kvc_error
                       footer->root);
     if (writer->has_key) {
         kvci_root_tag(footer->root, writer->key, footer->tag);
+        kvci_wipe(writer->key, sizeof(writer->key));
     }
     footer->has_tag = writer->has_key;
     footer->file_bytes = header.file_bytes;
@@ -710,10 +715,7 @@ void kvc_writer_free(struct kvc_writer *writer)
     if (writer->sink_open) {
         kvci_sink_close(&writer->sink, allocator);
     }
-    volatile uint8_t *key = writer->key;
-    for (size_t i = 0; i < sizeof(writer->key); i++) {
-        key[i] = 0;
-    }
+    kvci_wipe(writer->key, sizeof(writer->key));
     kvci_free(allocator, writer->text);
     kvci_free(allocator, writer->row);
     kvci_free(allocator, writer->digests);

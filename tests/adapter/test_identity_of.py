@@ -183,6 +183,16 @@ def test_quantised_weights_of_quanto() -> None:
     assert len(digests) == 4
 
 
+def test_weights_made_of_several_tensors() -> None:
+    digests = set()
+    for last in (3.0, 4.0):
+        model = tiny_llama()
+        rows = [torch.ones(2), torch.tensor([1.0, 2.0, last])]
+        model.register_buffer("ragged", torch.nested.nested_tensor(rows, layout=torch.jagged))
+        digests |= {of(model)["model_revision"], of(model)["model_revision"]}
+    assert len(digests) == 2
+
+
 def test_weights_that_are_elsewhere_are_refused() -> None:
     with torch.device("meta"):
         model = tiny_llama()
@@ -263,6 +273,15 @@ def test_a_commit_is_not_trusted_with_an_adapter_of_transformers(hub: Path) -> N
     model.add_adapter(peft.LoraConfig(r=2, target_modules=["q_proj"]))
     assert of(model)["model_revision"].startswith("weights-sha256:")
     model.disable_adapters()
+    assert of(model)["model_revision"].startswith("weights-sha256:")
+
+
+def test_a_commit_is_not_trusted_with_injected_layers(hub: Path) -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed here")
+    model = AutoModelForCausalLM.from_pretrained(snapshot(hub))
+    peft.inject_adapter_in_model(peft.LoraConfig(r=2, target_modules=["q_proj"]), model)
+    if hasattr(model, "peft_config"):
+        del model.peft_config
     assert of(model)["model_revision"].startswith("weights-sha256:")
 
 

@@ -160,6 +160,7 @@ VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "parameter": lambda base: torch.nn.Parameter(base.clone()),
     "inference mode": inference,
     "negated": negated,
+    "negated where it lies": torch._neg_view,
     "one number a head": lambda base: base[:, :, :1, :1],
     "one number": lambda base: base[:1, 1:2, 1:2, 1:2],
 }

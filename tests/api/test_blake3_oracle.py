@@ -1,9 +1,7 @@
-"""Compares the library's BLAKE3 with the `blake3` package on every kernel of this processor.
-
-The C program `blake3_tool` answers requests on its standard input, so one process serves
-thousands of lengths. It is looked for in the folder KVC_BUILD_DIR (default: build).
-SPDX-License-Identifier: Apache-2.0
-"""
+# test_blake3_oracle.py: every BLAKE3 kernel of this processor against the `blake3` package.
+# SPDX-License-Identifier: Apache-2.0
+"""The C program `blake3_tool` answers requests on its standard input, so one process serves
+thousands of lengths. It is looked for in the folder KVC_BUILD_DIR (default: build)."""
 
 from __future__ import annotations
 
