@@ -97,7 +97,9 @@ def main(words: list[str]) -> int:
         for remark in count.remarks:
             print(f"    {remark}")
         total.add(count)
-    print(total.text(), flush=True)
+    if total.skipped:
+        print(f"skipped: {total.skipped}")
+    print(f"{total.passed} passed, {total.failed} failed", flush=True)
     return 0 if total.failed == 0 else 1
 
 

@@ -122,6 +122,14 @@ def mutated_value(chance: random.Random) -> bytes:
     return kvc1.canonical(metadata)
 
 
+def mutated_magic(chance: random.Random) -> bytes:
+    """Returns other first bytes: pieces of the magic, of what transfers make of it, and chance."""
+    pieces = [b"\x89", b"\x09", b"\xc2\x89", b"\xe2\x80\xb0", b"\xef\xbf\xbd", b"?", b""]
+    ends = [b"\r\n\x1a", b"\n\x1a", b"\r\r\n\x1a", b"\r\n", b"\n", b"\x1a", b"\r", b""]
+    magic = chance.choice(pieces) + chance.choice([b"KVC1", b"KVC2", b"KVC"]) + chance.choice(ends)
+    return magic + chance.randbytes(chance.randrange(4))
+
+
 @dataclass(frozen=True)
 class Mutation:
     """A mutated file. `single`: one rule at most is broken, so that its status is certain."""
@@ -132,8 +140,10 @@ class Mutation:
 
 def mutation(chance: random.Random) -> Mutation:
     """Returns a mutated file."""
-    way = chance.randrange(4)
+    way = chance.randrange(5)
     made = chance.choice((small, opaque))()
+    if way == 4:
+        return Mutation(mutated_magic(chance) + made.encode()[8:], True)
     if way == 0:
         for name in chance.sample(sorted(FIELDS), chance.choice((1, 1, 2))):
             width = 8 * FIELDS[name]
