@@ -47,9 +47,10 @@ static enum kvc_status judge_size(uint64_t declared, uint64_t found, struct kvc_
                            (unsigned long long)found, (unsigned long long)declared);
     } else if (found > declared) {
         status = kvci_fail(error, KVC_E_TRAILING, declared,
-                           "the file is %llu bytes longer than its header says (%llu, not %llu)",
-                           (unsigned long long)(found - declared), (unsigned long long)found,
-                           (unsigned long long)declared);
+                           "the file goes on for %llu byte%s behind its end: it has %llu, its "
+                           "header says %llu; cut it there, or copy it again",
+                           (unsigned long long)(found - declared), found - declared == 1 ? "" : "s",
+                           (unsigned long long)found, (unsigned long long)declared);
     }
     if (status != KVC_OK) {
         kvci_error_field(error, "file_bytes", 10);

@@ -36,18 +36,51 @@ static const char *const manifest_fields[MANIFEST_FIELDS] = {
     "attention_type", "batch_size", "byte_order", "cache_class", "tensors", "version",
 };
 
+static void write_path(const struct walk *walk, const char *field, char ret_path[PATH_BYTES])
+{
+    const char *dot = field[0] == '\0' ? "" : ".";
+    if (walk->in_record) {
+        (void)snprintf(ret_path, PATH_BYTES, "tensor_manifest.tensors[%u]%s%s", walk->index, dot,
+                       field);
+    } else {
+        (void)snprintf(ret_path, PATH_BYTES, "tensor_manifest%s%s", dot, field);
+    }
+}
+
 static enum kvc_status refuse(const struct walk *walk, enum kvc_status status, const char *field,
                               const char *expected, const struct kvci_json_token *token)
 {
     char path[PATH_BYTES];
-    const char *dot = field[0] == '[' || field[0] == '\0' ? "" : ".";
-    if (walk->in_record) {
-        (void)snprintf(path, sizeof(path), "tensor_manifest.tensors[%u]%s%s", walk->index, dot,
-                       field);
-    } else {
-        (void)snprintf(path, sizeof(path), "tensor_manifest%s%s", dot, field);
-    }
+    write_path(walk, field, path);
     return kvci_metadata_refuse(walk->error, status, walk->offset, path, expected, token);
+}
+
+/* Refuses what no single token shows. `is` is what the member is or has: "is missing". */
+static enum kvc_status refuse_as(const struct walk *walk, enum kvc_status status, const char *field,
+                                 const struct kvci_json_token *at, const char *is,
+                                 const char *expected)
+{
+    char path[PATH_BYTES];
+    write_path(walk, field, path);
+    (void)kvci_fail(walk->error, status, walk->offset + at->offset,
+                    "metadata member %s %s, expected %s", path, is, expected);
+    kvci_error_field(walk->error, path, strlen(path));
+    kvci_error_expected(walk->error, "%s", expected);
+    kvci_error_found(walk->error, "%s", is);
+    return status;
+}
+
+/* Refuses an object or array that has another number of things in it than it must. */
+static enum kvc_status refuse_count(const struct walk *walk, enum kvc_status status,
+                                    const char *field, const struct kvci_json_token *at,
+                                    uint64_t found, uint64_t expected, const char *what)
+{
+    char is[PATH_BYTES];
+    char wanted[PATH_BYTES];
+    (void)snprintf(is, sizeof(is), "has %s%llu %s", found > expected ? "more than " : "",
+                   (unsigned long long)(found > expected ? expected : found), what);
+    (void)snprintf(wanted, sizeof(wanted), "%llu", (unsigned long long)expected);
+    return refuse_as(walk, status, field, at, is, wanted);
 }
 
 static bool next(struct walk *walk, struct kvci_json_token *ret_token)
@@ -72,6 +105,14 @@ static bool key_known(const struct kvci_json_token *key, const char *const *fiel
     return false;
 }
 
+static enum kvc_status refuse_unknown(const struct walk *walk, const struct kvci_json_token *key)
+{
+    char name[PATH_BYTES / 2];
+    kvci_copy_text(name, sizeof(name), (const char *)key->text, key->bytes);
+    return refuse_as(walk, KVC_E_SCHEMA, name, key, "is not known to manifest version 1",
+                     "it to be absent");
+}
+
 /* Takes the key that must come next. Members are in ascending order, so that another known key
  * means that this one is missing. */
 static enum kvc_status take_key(struct walk *walk, const char *const *fields, int count, int wanted)
@@ -84,11 +125,9 @@ static enum kvc_status take_key(struct walk *walk, const char *const *fields, in
         return KVC_OK;
     }
     if (token.type == KVCI_JSON_KEY && !key_known(&token, fields, count)) {
-        char name[PATH_BYTES / 2];
-        kvci_copy_text(name, sizeof(name), (const char *)token.text, token.bytes);
-        return refuse(walk, KVC_E_SCHEMA, name, "no member of this name", &token);
+        return refuse_unknown(walk, &token);
     }
-    return refuse(walk, KVC_E_SCHEMA, fields[wanted], "to be present", &token);
+    return refuse_as(walk, KVC_E_SCHEMA, fields[wanted], &token, "is missing", "it to be there");
 }
 
 static enum kvc_status take_end(struct walk *walk)
@@ -97,12 +136,7 @@ static enum kvc_status take_end(struct walk *walk)
     if (!next(walk, &token)) {
         return refuse_scan(walk);
     }
-    if (token.type == KVCI_JSON_KEY) {
-        char name[PATH_BYTES / 2];
-        kvci_copy_text(name, sizeof(name), (const char *)token.text, token.bytes);
-        return refuse(walk, KVC_E_SCHEMA, name, "no member of this name", &token);
-    }
-    return KVC_OK;
+    return token.type == KVCI_JSON_KEY ? refuse_unknown(walk, &token) : KVC_OK;
 }
 
 /* Tells whether a string could stand in some manifest, if not in this place. */
@@ -148,22 +182,28 @@ static enum kvc_status take_text(struct walk *walk, const char *field, text_fn p
 
 /* A number below `least` or above `most` is wrong in every manifest; another one but `wanted` only
  * contradicts this file's geometry. */
+static enum kvc_status judge_number(const struct walk *walk, const struct kvci_json_token *token,
+                                    const char *field, int64_t least, int64_t most, uint64_t wanted)
+{
+    char expected[PATH_BYTES];
+    (void)snprintf(expected, sizeof(expected), "%llu", (unsigned long long)wanted);
+    if (token->type != KVCI_JSON_INTEGER || token->integer < least || token->integer > most) {
+        return refuse(walk, KVC_E_SCHEMA, field, expected, token);
+    }
+    if ((uint64_t)token->integer != wanted) {
+        return refuse(walk, KVC_E_GEOMETRY, field, expected, token);
+    }
+    return KVC_OK;
+}
+
 static enum kvc_status take_number(struct walk *walk, const char *field, int64_t least,
                                    int64_t most, uint64_t wanted)
 {
     struct kvci_json_token token;
-    char expected[PATH_BYTES];
     if (!next(walk, &token)) {
         return refuse_scan(walk);
     }
-    (void)snprintf(expected, sizeof(expected), "%llu", (unsigned long long)wanted);
-    if (token.type != KVCI_JSON_INTEGER || token.integer < least || token.integer > most) {
-        return refuse(walk, KVC_E_SCHEMA, field, expected, &token);
-    }
-    if ((uint64_t)token.integer != wanted) {
-        return refuse(walk, KVC_E_GEOMETRY, field, expected, &token);
-    }
-    return KVC_OK;
+    return judge_number(walk, &token, field, least, most, wanted);
 }
 
 static enum kvc_status take_numbers(struct walk *walk, int field, const uint64_t *wanted)
@@ -176,20 +216,25 @@ static enum kvc_status take_numbers(struct walk *walk, int field, const uint64_t
     if (token.type != KVCI_JSON_ARRAY) {
         return refuse(walk, KVC_E_SCHEMA, record_fields[field], "an array of 4 integers", &token);
     }
-    for (unsigned i = 0; i < KVCI_RANK; i++) {
+    const struct kvci_json_token array = token;
+    for (unsigned i = 0;; i++) {
+        if (!next(walk, &token)) {
+            return refuse_scan(walk);
+        }
+        bool end = token.type == KVCI_JSON_ARRAY_END;
+        if (end && i == KVCI_RANK) {
+            return KVC_OK;
+        }
+        if (end || i == KVCI_RANK) {
+            return refuse_count(walk, KVC_E_SCHEMA, record_fields[field], &array, end ? i : i + 1,
+                                KVCI_RANK, "elements");
+        }
         (void)snprintf(path, sizeof(path), "%s[%u]", record_fields[field], i);
-        enum kvc_status status = take_number(walk, path, 1, KVCI_MAX_INTEGER, wanted[i]);
+        enum kvc_status status = judge_number(walk, &token, path, 1, KVCI_MAX_INTEGER, wanted[i]);
         if (status != KVC_OK) {
             return status;
         }
     }
-    if (!next(walk, &token)) {
-        return refuse_scan(walk);
-    }
-    if (token.type != KVCI_JSON_ARRAY_END) {
-        return refuse(walk, KVC_E_SCHEMA, record_fields[field], "an array of 4 integers", &token);
-    }
-    return KVC_OK;
 }
 
 static enum kvc_status take_record_value(struct walk *walk, int field)
@@ -261,8 +306,8 @@ static enum kvc_status take_tensors(struct walk *walk)
             break;
         }
         if (count == expected_count) {
-            return refuse(walk, KVC_E_GEOMETRY, "tensors", "2 records for each of the layers",
-                          &array);
+            return refuse_count(walk, KVC_E_GEOMETRY, "tensors", &array, (uint64_t)count + 1,
+                                expected_count, "records");
         }
         walk->in_record = true;
         walk->index = count;
@@ -274,7 +319,8 @@ static enum kvc_status take_tensors(struct walk *walk)
         count++;
     }
     if (count != expected_count) {
-        return refuse(walk, KVC_E_GEOMETRY, "tensors", "2 records for each of the layers", &array);
+        return refuse_count(walk, KVC_E_GEOMETRY, "tensors", &array, count, expected_count,
+                            "records");
     }
     return KVC_OK;
 }

@@ -112,6 +112,15 @@ static int open_unnamed(int folder_fd)
     return fd;
 }
 
+/* When a forked process published the same file before, both names show it and renaming one to
+ * the other did nothing. The name may be another writer's by now, so it is looked at first. */
+static void remove_own(const struct kvci_publish *publish)
+{
+    if (same_file(publish->folder_fd, publish->temporary, publish->fd) == 1) {
+        (void)unlinkat(publish->folder_fd, publish->temporary, 0);
+    }
+}
+
 static enum own lock_own(int folder_fd, const char *temporary, int fd)
 {
     if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -131,6 +140,11 @@ static int open_unnamed(int folder_fd)
 {
     (void)folder_fd;
     return -1;
+}
+
+static void remove_own(const struct kvci_publish *publish)
+{
+    (void)publish;
 }
 
 static enum own lock_own(int folder_fd, const char *temporary, int fd)
@@ -210,7 +224,13 @@ static enum kvc_status judge_target(const struct kvci_publish *publish, struct k
         }
         return kvci_fail_errno(error, errno, KVC_NO_OFFSET, "looking at the file to be replaced");
     }
-    if (S_ISREG(facts.st_mode) || S_ISLNK(facts.st_mode)) {
+    /* The link itself is replaced. What it shows is looked at all the same, for links such as
+     * /dev/stdout stand for a device or a pipe. */
+    if (S_ISLNK(facts.st_mode) &&
+        (fstatat(publish->folder_fd, publish->name, &facts, 0) != 0 || S_ISDIR(facts.st_mode))) {
+        return KVC_OK;
+    }
+    if (S_ISREG(facts.st_mode)) {
         return KVC_OK;
     }
     if (S_ISDIR(facts.st_mode)) {
@@ -224,7 +244,7 @@ static enum kvc_status judge_target(const struct kvci_publish *publish, struct k
 enum kvc_status kvci_publish_open(const char *path, const struct kvc_allocator *allocator,
                                   struct kvci_publish *ret_publish, struct kvc_error *error)
 {
-    struct kvci_publish publish = {.fd = -1, .folder_fd = -1};
+    struct kvci_publish publish = {.fd = -1, .folder_fd = -1, .process = getpid()};
     enum kvc_status status = open_folder(path, allocator, &publish, error);
     if (status == KVC_OK) {
         status = judge_target(&publish, error);
@@ -300,6 +320,7 @@ enum kvc_status kvci_publish_commit(struct kvci_publish *publish, enum kvc_durab
             0) {
             return kvci_fail_errno(error, errno, KVC_NO_OFFSET, "giving the file its name");
         }
+        remove_own(publish);
         publish->temporary[0] = '\0';
     }
     if (durability == KVC_DURABILITY_FULL && fsync(publish->folder_fd) != 0) {
@@ -312,7 +333,7 @@ enum kvc_status kvci_publish_commit(struct kvci_publish *publish, enum kvc_durab
 
 void kvci_publish_close(struct kvci_publish *publish, const struct kvc_allocator *allocator)
 {
-    if (publish->temporary[0] != '\0') {
+    if (publish->temporary[0] != '\0' && publish->process == getpid()) {
         (void)unlinkat(publish->folder_fd, publish->temporary, 0);
     }
     if (publish->fd >= 0) {

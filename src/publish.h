@@ -6,6 +6,7 @@
 #include "kvc.h"
 
 #include <stdbool.h>
+#include <sys/types.h>
 
 #define KVCI_TEMPORARY_BYTES 64
 
@@ -14,6 +15,7 @@
 struct kvci_publish {
     int fd;
     int folder_fd;
+    pid_t process; /* a forked child must not remove its parent's temporary file */
     char *name;
     char temporary[KVCI_TEMPORARY_BYTES];
 };

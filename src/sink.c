@@ -20,6 +20,9 @@
 
 #define ZEROS_BYTES 4096
 
+/* Some file systems undo and give up at any signal, so that a timer could keep a loop for ever. */
+#define RESERVE_TRIES 3
+
 static_assert(sizeof(off_t) == 8, "large files need a 64-bit off_t");
 
 enum kvc_status kvci_sink_open_path(const char *path, enum kvc_durability durability,
@@ -52,10 +55,10 @@ enum kvc_status kvci_sink_reserve(struct kvci_sink *sink, uint64_t file_bytes,
         return KVC_OK;
     }
 #if KVCI_LINUX_CALLS
-    int code = 0;
-    do {
+    int code = EINTR;
+    for (unsigned tries = 0; code == EINTR && tries < RESERVE_TRIES; tries++) {
         code = fallocate(sink->publish.fd, 0, 0, (off_t)file_bytes) == 0 ? 0 : errno;
-    } while (code == EINTR);
+    }
     if (code == ENOSPC || code == EDQUOT || code == EFBIG) {
         (void)kvci_fail_errno(error, code, KVC_NO_OFFSET, "reserving space for the file");
         kvci_error_expected(error, "%llu bytes of free space", (unsigned long long)file_bytes);

@@ -44,6 +44,9 @@ struct run {
     bool no_memory; /* for a failure that should have been kept */
     uint64_t reported_bytes;
     bool cancelled;
+    struct worker *workers; /* the first is the caller itself */
+    uint64_t worker_count;
+    pid_t process;
 };
 
 struct worker {
@@ -227,14 +230,19 @@ static void *thread_main(void *argument)
     return NULL;
 }
 
-/* Signals go to the caller's threads, which know what to do with them. A thread that cannot be
- * had is done without. */
+/* Signals go to the caller's threads, which know what to do with them; only a fault of a worker,
+ * such as access to a mapping that was cut, stays with it and finds the process's handler. A
+ * thread that cannot be had is done without. */
 static void start_workers(struct worker *workers, uint64_t count)
 {
-    sigset_t all;
+    static const int own_faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t others;
     sigset_t before;
-    (void)sigfillset(&all);
-    (void)pthread_sigmask(SIG_BLOCK, &all, &before);
+    (void)sigfillset(&others);
+    for (size_t i = 0; i < sizeof(own_faults) / sizeof(own_faults[0]); i++) {
+        (void)sigdelset(&others, own_faults[i]);
+    }
+    (void)pthread_sigmask(SIG_BLOCK, &others, &before);
     for (uint64_t i = 1; i < count; i++) {
         workers[i].started =
             pthread_create(&workers[i].thread, NULL, thread_main, &workers[i]) == 0;
@@ -267,48 +275,77 @@ static enum kvc_status conclude(struct run *run, struct kvc_error *error)
     return run->failures[0].error.status;
 }
 
+/* Ends the threads and frees what the run holds. It also runs when a callback ends the caller's
+ * thread, as Python does at its exit: the workers use the stack of that thread. A process that was
+ * forked in a callback has no workers. */
+static void end_run(void *argument)
+{
+    struct run *run = argument;
+    const struct kvci_tiles *tiles = run->tiles;
+    stop_at(run, 0);
+    for (uint64_t i = 0; run->workers != NULL && i < run->worker_count; i++) {
+        if (run->workers[i].started && run->process == getpid()) {
+            (void)pthread_join(run->workers[i].thread, NULL);
+        }
+        kvci_free(tiles->allocator, run->workers[i].scratch);
+    }
+    kvci_free(tiles->allocator, run->failures);
+    kvci_free(tiles->allocator, run->workers);
+    (void)pthread_mutex_destroy(&run->lock);
+}
+
+static void join_workers(struct run *run)
+{
+    for (uint64_t i = 1; i < run->worker_count && run->process == getpid(); i++) {
+        if (run->workers[i].started) {
+            (void)pthread_join(run->workers[i].thread, NULL);
+            run->workers[i].started = false;
+        }
+    }
+}
+
+static enum kvc_status prepare_run(struct run *run, struct kvc_error *error)
+{
+    const struct kvci_tiles *tiles = run->tiles;
+    size_t workers_bytes = (size_t)run->worker_count * sizeof(struct worker);
+    size_t failures_bytes = run->failure_capacity * sizeof(struct failure);
+    run->workers = kvci_alloc(tiles->allocator, workers_bytes);
+    run->failures = kvci_alloc(tiles->allocator, failures_bytes);
+    if (run->workers == NULL || run->failures == NULL) {
+        return kvci_fail_memory(error, workers_bytes + failures_bytes);
+    }
+    for (uint64_t i = 0; i < run->worker_count; i++) {
+        run->workers[i].run = run;
+        if (tiles->scratch_bytes > 0) {
+            run->workers[i].scratch = kvci_alloc(tiles->allocator, tiles->scratch_bytes);
+            if (run->workers[i].scratch == NULL) {
+                return kvci_fail_memory(error, tiles->scratch_bytes);
+            }
+        }
+    }
+    return KVC_OK;
+}
+
 enum kvc_status kvci_tiles_run(const struct kvci_tiles *tiles, struct kvc_error *error)
 {
+    struct run run = {.tiles = tiles,
+                      .failure_capacity = 1,
+                      .worker_count = choose_threads(tiles),
+                      .process = getpid()};
     enum kvc_status status = KVC_OK;
-    uint64_t count = choose_threads(tiles);
-    struct run run = {.tiles = tiles, .failure_capacity = 1};
     atomic_init(&run.next_tile, 0);
     atomic_init(&run.done_tiles, 0);
     atomic_init(&run.stop_at, UINT64_MAX);
     (void)pthread_mutex_init(&run.lock, NULL);
-    size_t workers_bytes = (size_t)count * sizeof(struct worker);
-    size_t failures_bytes = run.failure_capacity * sizeof(struct failure);
-    struct worker *workers = kvci_alloc(tiles->allocator, workers_bytes);
-    run.failures = kvci_alloc(tiles->allocator, failures_bytes);
-    if (workers == NULL || run.failures == NULL) {
-        status = kvci_fail_memory(error, workers_bytes + failures_bytes);
-        goto out;
+    pthread_cleanup_push(end_run, &run);
+    status = prepare_run(&run, error);
+    if (status == KVC_OK) {
+        start_workers(run.workers, run.worker_count);
+        work_on(&run, run.workers[0].scratch, true);
+        join_workers(&run);
+        report_progress(&run);
+        status = conclude(&run, error);
     }
-    for (uint64_t i = 0; i < count; i++) {
-        workers[i].run = &run;
-        if (tiles->scratch_bytes > 0) {
-            workers[i].scratch = kvci_alloc(tiles->allocator, tiles->scratch_bytes);
-            if (workers[i].scratch == NULL) {
-                status = kvci_fail_memory(error, tiles->scratch_bytes);
-                goto out;
-            }
-        }
-    }
-    start_workers(workers, count);
-    work_on(&run, workers[0].scratch, true);
-    for (uint64_t i = 1; i < count; i++) {
-        if (workers[i].started) {
-            (void)pthread_join(workers[i].thread, NULL);
-        }
-    }
-    report_progress(&run);
-    status = conclude(&run, error);
-out:
-    for (uint64_t i = 0; workers != NULL && i < count; i++) {
-        kvci_free(tiles->allocator, workers[i].scratch);
-    }
-    kvci_free(tiles->allocator, run.failures);
-    kvci_free(tiles->allocator, workers);
-    (void)pthread_mutex_destroy(&run.lock);
+    pthread_cleanup_pop(1);
     return status;
 }

@@ -9,10 +9,32 @@ struct write_job {
     struct kvc_writer *writer;
 };
 
-/* Refuses what is a buffer by name only: pointers to Python objects, or bytes with holes. */
+/* Does a format of the buffer protocol have one of these letters? Names of fields, which stand
+ * between colons, do not count. */
+static int format_has(const char *format, const char *letters)
+{
+    int in_name = 0;
+    for (; format != NULL && *format != '\0'; format++) {
+        in_name = *format == ':' ? !in_name : in_name;
+        if (!in_name && strchr(letters, *format) != NULL) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Refuses what would be stored wrong: pointers to Python objects, numbers in the other byte order,
+ * bytes with holes. */
 static int check_buffer(const Py_buffer *view, Py_ssize_t index)
 {
-    if (view->format != NULL && strchr(view->format, 'O') != NULL) {
+    if (view->itemsize > 1 && format_has(view->format, ">!")) {
+        PyErr_Format(PyExc_ValueError,
+                     "chunks[%zd] is big-endian (format '%s'), and a file holds little-endian "
+                     "numbers: convert it first, as numpy's astype('<f4') does",
+                     index, view->format);
+        return -1;
+    }
+    if (format_has(view->format, "O")) {
         PyErr_Format(PyExc_TypeError,
                      "chunks[%zd] holds Python objects (format '%s'), not bytes: give arrays of "
                      "numbers",

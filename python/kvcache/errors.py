@@ -5,9 +5,9 @@
     CacheError                      everything below
       CacheFormatError              corrupt structure; bad metadata or a wrong length at a writer
         CacheIncompleteError        truncated or never finished
-      CacheIntegrityError           bytes that do not match their digest
-      CacheIdentityError            a whole file that is not the one that was asked for
-      UnsupportedCacheError         another format, a newer version, an unknown feature
+        CacheIntegrityError         bytes that do not match their digest
+        CacheIdentityError          not the file that was asked for: fields, root or tag differ
+        UnsupportedCacheError       another format, a newer version, an unknown feature
 
 Failures of the environment are Python's own: OSError and its subclasses with errno and filename
 (FileNotFoundError, PermissionError, IsADirectoryError, ...), MemoryError. A file that becomes
@@ -94,15 +94,15 @@ class CacheIncompleteError(CacheFormatError):
     """The file is truncated, or its writer never finished it."""
 
 
-class CacheIntegrityError(CacheError):
+class CacheIntegrityError(CacheFormatError):
     """Bytes of the file do not match their digest."""
 
 
-class CacheIdentityError(CacheError):
-    """The file is whole, but not the one that was asked for: fields, root or tag differ."""
+class CacheIdentityError(CacheFormatError):
+    """Not the file that was asked for: fields, root or tag differ."""
 
 
-class UnsupportedCacheError(CacheError):
+class UnsupportedCacheError(CacheFormatError):
     """Not a file that this version reads, or a cache of a class that is not stored."""
 
 

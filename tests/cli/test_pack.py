@@ -198,7 +198,9 @@ class Refused(PackCase):
         self.assertIn(b"standard input: reading the payload failed: Bad file", done.stderr)
 
     def test_outputs_that_cannot_be_made(self) -> None:
-        for target in (self.folder / "no" / "out.kvc", self.folder, Path("/dev/null"),
+        pipe = self.folder / "pipe"
+        os.mkfifo(pipe)
+        for target in (self.folder / "no" / "out.kvc", self.folder, pipe,
                        self.payload / "x"):  # fmt: skip
             done = kvc("pack", self.description, self.payload, "-o", target)
             self.expect_refusal(done, TROUBLE, target)

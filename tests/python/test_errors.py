@@ -25,9 +25,9 @@ def test_hierarchy() -> None:
         Exception,
         kvcache.CacheError,
         kvcache.CacheFormatError,
-        kvcache.CacheError,
-        kvcache.CacheError,
-        kvcache.CacheError,
+        kvcache.CacheFormatError,
+        kvcache.CacheFormatError,
+        kvcache.CacheFormatError,
     ]
 
 

@@ -263,7 +263,7 @@ static void order_of_calls(void)
     CHECK_STATUS(kvc_writer_write(writer, NULL, 0, NULL), KVC_OK);
     CHECK_STATUS(kvc_writer_write(writer, NULL, 1, NULL), KVC_E_USAGE);
     CHECK_STATUS(kvc_writer_write(writer, job.payload, job.bytes, NULL), KVC_OK);
-    CHECK_NUMBER((uint64_t)count_folder(folder, 0), 0);
+    CHECK(access(target, F_OK) != 0);
     CHECK_STATUS(kvc_writer_finish(writer, NULL, NULL), KVC_OK);
     CHECK_STATUS(kvc_writer_finish(writer, NULL, &error), KVC_E_USAGE);
     CHECK(strstr(error.message, "finished") != NULL);
