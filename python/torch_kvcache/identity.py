@@ -14,6 +14,7 @@ import torch
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SNAPSHOT = re.compile(r"models--[^/]+/snapshots/([0-9a-f]{40})/?$")
+_ADAPTER_STATE = ("active_adapters", "disable_adapters", "merged_adapters", "scaling")
 _PIECE_BYTES = 64 * 1024 * 1024
 
 
@@ -29,7 +30,12 @@ def identity_of(model: Any, tokenizer: Any) -> dict[str, Any]:
 
     The weights' digest is the SHA-256 of one line for each entry of `model.state_dict()`, sorted by
     name: the JSON array [name, dtype, shape, SHA-256 of the values' row-major bytes]. It covers
-    parameters and persistent buffers, and depends neither on the device nor on their order.
+    parameters and persistent buffers, and depends neither on the device nor on their order. Where
+    adapters are loaded, lines before these say which are active or merged and how they are scaled.
+
+    What the three do not show: settings of the config that change no weight, such as RoPE scaling
+    or epsilons, and which of several models of one repository (`subfolder`, `variant`) was loaded.
+    Where you vary those, put them into the revision that you pass, or under `user`.
 
     `tokenizer_sha256` is the SHA-256 of what turns text into ids: the tokenizer's pipeline,
     vocabulary, merges and added tokens, as the `tokenizers` library spells them. Padding and
@@ -97,6 +103,8 @@ def _weights_sha256(model: Any) -> str:
     with ThreadPoolExecutor(workers, thread_name_prefix="kvc-weights") as pool:
         digests = dict(zip(distinct, pool.map(_values_sha256, distinct.values()), strict=True))
     total = hashlib.sha256()
+    for line in _adapter_lines(model):
+        total.update(line.encode("ascii") + b"\n")
     for name in sorted(tensors):
         tensor = tensors[name]
         dtype = str(tensor.dtype).removeprefix("torch.")
@@ -105,16 +113,30 @@ def _weights_sha256(model: Any) -> str:
     return total.hexdigest()
 
 
+def _adapter_lines(model: Any) -> Iterator[str]:
+    """Yields what of adapters the weights do not show: which are active, merged, and how strong."""
+    for name, module in sorted(model.named_modules()):
+        if type(module).__module__.partition(".")[0] in ("peft", "adapters"):
+            state = {key: getattr(module, key) for key in _ADAPTER_STATE if hasattr(module, key)}
+            if state:
+                yield json.dumps([_plain_name(name), state], sort_keys=True, default=str)
+
+
+def _plain_name(name: str) -> str:
+    """Returns a name without the parts that torch.compile puts into it."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
 def _named_tensors(entries: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yields plain tensors with their names; quantised ones are taken apart into theirs."""
     for key, value in entries.items():
-        name = prefix + key
+        name = prefix + _plain_name(key)
         if type(value) in (torch.Tensor, torch.nn.Parameter):
             if value.device.type == "meta" or value.layout != torch.strided:
                 raise _no_revision(name, f"a tensor on {value.device} with layout {value.layout}")
             yield name, value.detach()
         elif isinstance(value, (bytes, bytearray)):
-            yield name, torch.frombuffer(bytearray(value) or bytearray(1), dtype=torch.uint8)
+            yield name, torch.tensor(list(value), dtype=torch.uint8)
         elif hasattr(value, "__tensor_flatten__") and not _is_distributed(value):
             inner = {part: getattr(value, part) for part in value.__tensor_flatten__()[0]}
             yield from _named_tensors(inner, f"{name}.{type(value).__name__}.")

@@ -267,6 +267,31 @@ def test_a_commit_is_not_trusted_with_an_adapter(hub: Path, merged: bool) -> Non
     assert of(adapted)["model_revision"] != first
 
 
+def test_the_active_adapter_and_its_strength_count() -> None:
+    peft = pytest.importorskip("peft", reason="peft is not installed here")
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
+    adapted = peft.get_peft_model(tiny_llama(), config, adapter_name="fr")
+    adapted.add_adapter("de", config)
+    names = set()
+    for name in ("fr", "de"):
+        adapted.set_adapter(name)
+        names.add(of(adapted)["model_revision"])
+    with adapted.disable_adapter():
+        names.add(of(adapted)["model_revision"])
+    for module in adapted.modules():
+        if isinstance(getattr(module, "scaling", None), dict):
+            module.scaling["de"] *= 3
+    names.add(of(adapted)["model_revision"])
+    assert len(names) == 4
+
+
+def test_compiling_changes_nothing() -> None:
+    model = tiny_llama()
+    before = of(model)
+    model.model.layers[0] = torch.compile(model.model.layers[0])
+    assert of(model) == before
+
+
 def test_a_commit_is_not_trusted_with_an_adapter_of_transformers(hub: Path) -> None:
     peft = pytest.importorskip("peft", reason="peft is not installed here")
     model = AutoModelForCausalLM.from_pretrained(snapshot(hub))
