@@ -73,13 +73,14 @@ static enum kvc_status refuse_as(const struct walk *walk, enum kvc_status status
 /* Refuses an object or array that has another number of things in it than it must. */
 static enum kvc_status refuse_count(const struct walk *walk, enum kvc_status status,
                                     const char *field, const struct kvci_json_token *at,
-                                    uint64_t found, uint64_t expected, const char *what)
+                                    uint64_t found, uint64_t expected, const char *what,
+                                    const char *why)
 {
     char is[PATH_BYTES];
     char wanted[PATH_BYTES];
     (void)snprintf(is, sizeof(is), "has %s%llu %s", found > expected ? "more than " : "",
                    (unsigned long long)(found > expected ? expected : found), what);
-    (void)snprintf(wanted, sizeof(wanted), "%llu", (unsigned long long)expected);
+    (void)snprintf(wanted, sizeof(wanted), "%llu%s", (unsigned long long)expected, why);
     return refuse_as(walk, status, field, at, is, wanted);
 }
 
@@ -227,7 +228,7 @@ static enum kvc_status take_numbers(struct walk *walk, int field, const uint64_t
         }
         if (end || i == KVCI_RANK) {
             return refuse_count(walk, KVC_E_SCHEMA, record_fields[field], &array, end ? i : i + 1,
-                                KVCI_RANK, "elements");
+                                KVCI_RANK, "elements", "");
         }
         (void)snprintf(path, sizeof(path), "%s[%u]", record_fields[field], i);
         enum kvc_status status = judge_number(walk, &token, path, 1, KVCI_MAX_INTEGER, wanted[i]);
@@ -307,7 +308,7 @@ static enum kvc_status take_tensors(struct walk *walk)
         }
         if (count == expected_count) {
             return refuse_count(walk, KVC_E_GEOMETRY, "tensors", &array, (uint64_t)count + 1,
-                                expected_count, "records");
+                                expected_count, "records", ", two for each of the layers");
         }
         walk->in_record = true;
         walk->index = count;
@@ -320,7 +321,7 @@ static enum kvc_status take_tensors(struct walk *walk)
     }
     if (count != expected_count) {
         return refuse_count(walk, KVC_E_GEOMETRY, "tensors", &array, count, expected_count,
-                            "records");
+                            "records", ", two for each of the layers");
     }
     return KVC_OK;
 }
