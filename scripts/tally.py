@@ -38,9 +38,9 @@ class Count:
         self.remarks.append(remark)
 
     def text(self) -> str:
-        """Return `N passed, N failed`, and the skipped ones when there are any."""
+        """Return `N of N passed`, and the skipped ones when there are any."""
         skipped = f", {self.skipped} skipped" if self.skipped else ""
-        return f"{self.passed} passed, {self.failed} failed{skipped}"
+        return f"{self.passed} of {self.passed + self.failed} passed{skipped}"
 
 
 def count_report(path: pathlib.Path) -> Count:

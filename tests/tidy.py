@@ -315,7 +315,7 @@ BUILD_LISTS: list[tuple[str, str]] = [
     (r"python/(\w+/\w+\.(?:c|py|pyi))", "python/meson.build"),
     (r"tests/unit/(test_\w+\.c|\w+_tool\.c)", "tests/unit/meson.build"),
     (r"tests/fuzz/fuzz_(\w+)\.c", "tests/fuzz/meson.build"),
-    (r"tests/((?:cli|corpus|spec|fault)/test_\w+\.py)", "tests/meson.build"),
+    (r"tests/((?:(?:cli|corpus|spec|fault)/)?test_\w+\.py)", "tests/meson.build"),
 ]
 
 
