@@ -1,5 +1,6 @@
 # compare.py: saving and loading one cache by KVC1, torch and safetensors, side by side in one run.
 # SPDX-License-Identifier: Apache-2.0
+# mypy: allow-untyped-calls
 """Measures each way in a fresh process, in shuffled rounds, and prints ratios and a table.
 
     python bench/compare.py                     512 MiB, 9 rounds
@@ -28,7 +29,11 @@ from typing import Any
 
 LAYERS, KV_HEADS, HEAD_DIM = 32, 8, 128  # Llama 3 8B, in bf16: 128 KiB for each token
 TOKEN_BYTES = LAYERS * 2 * KV_HEADS * HEAD_DIM * 2
-IDENTITY = {"model_revision": "bench", "tokenizer_sha256": "0" * 64, "rope_theta": 500000.0}
+IDENTITY: dict[str, Any] = {
+    "model_revision": "bench",
+    "tokenizer_sha256": "0" * 64,
+    "rope_theta": 500000.0,
+}
 
 LOADS = {
     "kvc1": "KVC1, verified",
@@ -80,7 +85,8 @@ def make_pairs(mib: int) -> list[tuple[Any, Any]]:
     block = torch.randn(1, KV_HEADS, 64, HEAD_DIM, generator=generator).to(torch.bfloat16)
     pairs = []
     for layer in range(LAYERS):
-        pairs.append(tuple(block.repeat(1, 1, tokens // 64, 1) + layer + half for half in (0, 0.5)))
+        keys, values = (block.repeat(1, 1, tokens // 64, 1) + layer + half for half in (0, 0.5))
+        pairs.append((keys, values))
     assert pairs[0][0].shape == shape
     return pairs
 
