@@ -9,6 +9,7 @@ from typing import Any
 
 import kvcache
 import pytest
+from kvcache import _kvc
 from kvcache_cases import base_metadata, names_in, write_opaque
 
 READERS = [kvcache.open_cache, kvcache.read_cache, kvcache.verify_cache]
@@ -136,6 +137,7 @@ def write(path: Any) -> object:
 
 @pytest.mark.parametrize("function", [*READERS, write])
 def test_path_mistakes(function: Any) -> None:
+    wrong: Any
     for wrong in (None, 5, 1.5, ["a"], bytearray(b"a")):
         with pytest.raises(TypeError, match=r"path must be str, bytes or os\.PathLike, not"):
             function(wrong)
@@ -225,7 +227,8 @@ def test_closed(path: Path) -> None:
 
 
 def test_nothing_can_be_made_by_hand() -> None:
-    for kind in (kvcache.CacheTensor, kvcache._cache._kvc.Reader, kvcache._cache._kvc.Payload):
+    kind: Any
+    for kind in (kvcache.CacheTensor, _kvc.Reader, _kvc.Payload):
         with pytest.raises(TypeError, match="cannot create"):
             kind()
         with pytest.raises(TypeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 from pathlib import Path
+from typing import Any
 
 import kvcache
 import pytest
@@ -76,12 +77,13 @@ def test_errors_of_the_library_pickle(tmp_path: Path) -> None:
     data[kvcache.verify_cache(path).payload_offset] ^= 1
     path.write_bytes(data)
     (tmp_path / "b.kvc").write_bytes(b"")
-    for function, name in [
+    calls: list[tuple[Any, str]] = [
         (kvcache.verify_cache, "a.kvc"),
         (kvcache.open_cache, "b.kvc"),
         (kvcache.open_cache, "missing.kvc"),
         (kvcache.open_cache, "."),
-    ]:
+    ]
+    for function, name in calls:
         with pytest.raises((kvcache.CacheError, OSError)) as caught:
             function(tmp_path / name)
         again = pickle.loads(pickle.dumps(caught.value))

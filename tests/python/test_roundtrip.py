@@ -213,9 +213,10 @@ def test_read_of_ranges(tmp_path: Path) -> None:
             if start <= stop:
                 assert cache.read("layer.0.value", start, stop) == expected[start:stop]
         assert cache.read("layer.0.value", 5) == expected[5:]
-        for start, stop in [(-1, 2), (3, 2), (0, size + 1), (size + 1, None)]:
+        outside: list[tuple[int, int | None]] = [(-1, 2), (3, 2), (0, size + 1), (size + 1, None)]
+        for first, last in outside:
             with pytest.raises(ValueError, match="0 <= start <= stop <= 210003"):
-                cache.read("layer.0.value", start, stop)
+                cache.read("layer.0.value", first, last)
         with pytest.raises(TypeError):
             cache.read("layer.0.value", 0.5)  # type: ignore[arg-type]
 
