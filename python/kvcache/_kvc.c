@@ -31,24 +31,6 @@ static PyObject *parse_root(PyObject *module, PyObject *args)
     return PyBytes_FromStringAndSize((const char *)root, KVC_DIGEST_BYTES);
 }
 
-/* format_root(root) -> text */
-static PyObject *format_root(PyObject *module, PyObject *args)
-{
-    (void)module;
-    const char *root = NULL;
-    Py_ssize_t bytes = 0;
-    char text[KVC_ROOT_TEXT_BYTES];
-    if (!PyArg_ParseTuple(args, "y#:format_root", &root, &bytes)) {
-        return NULL;
-    }
-    if (bytes != KVC_DIGEST_BYTES) {
-        PyErr_SetString(PyExc_ValueError, "a root has 32 bytes");
-        return NULL;
-    }
-    kvc_root_format((const uint8_t *)root, text);
-    return PyUnicode_FromString(text);
-}
-
 static PyObject *exiting(PyObject *module, PyObject *unused)
 {
     (void)unused;
@@ -63,7 +45,6 @@ static PyMethodDef functions[] = {
      "'portable'."},
     {"version", version, METH_NOARGS, NULL},
     {"parse_root", parse_root, METH_VARARGS, NULL},
-    {"format_root", format_root, METH_VARARGS, NULL},
     {"open", kvcpy_open, METH_VARARGS, NULL},
     {"write", kvcpy_write, METH_VARARGS, NULL},
     {"_exiting", exiting, METH_NOARGS, NULL},
