@@ -130,6 +130,17 @@ struct proving {
     bool with_gaps;
 };
 
+/* Reads one byte of each chunk, so that its pages are there before it is hashed: the kernel maps
+ * the sixteen pages around a missing one (Linux, fault_around_bytes), which is a chunk; and what a
+ * lane kernel asks for ahead of its use is not fetched where a page is missing. */
+static void touch(const uint8_t *data, uint64_t bytes)
+{
+    const volatile uint8_t *at = data;
+    for (uint64_t i = 0; i < bytes; i += KVCI_CHUNK_BYTES) {
+        (void)at[i];
+    }
+}
+
 /* Runs of chunks that are not proven yet are proven; what is proven stays so for this reader. */
 static enum kvc_status prove_tile(void *context, uint64_t number, uint8_t *scratch,
                                   struct kvc_error *error)
@@ -151,6 +162,8 @@ static enum kvc_status prove_tile(void *context, uint64_t number, uint8_t *scrat
             run++;
         }
         if (run > chunk) {
+            touch(data + chunk * KVCI_CHUNK_BYTES,
+                  kvci_chunk_run_bytes(&tile.tensor, chunk, run - chunk));
             status = kvci_reader_check_chunks(proving->reader, &tile.tensor, row, chunk,
                                               run - chunk, data + chunk * KVCI_CHUNK_BYTES, error);
             if (status == KVC_E_CHUNK && all_proven(bits, chunk, run)) {
@@ -186,6 +199,21 @@ static enum kvc_status make_view(struct kvci_mapping *mapping, uint64_t offset, 
     return KVC_OK;
 }
 
+/* Whether all this was proven before, so that threads would have nothing to do. */
+static bool tiles_proven(const struct proving *proving, uint64_t tile_count)
+{
+    for (uint64_t i = 0; i < tile_count; i++) {
+        const struct kvci_tile tile = kvci_reader_tile(proving->reader, proving->first_tile + i);
+        const struct kvci_proof *proof = &proving->reader->proofs[tile.tensor.index];
+        const _Atomic uint8_t *bits = atomic_load(&proof->chunks);
+        if (bits == NULL ||
+            !all_proven(bits, tile.first_chunk, tile.first_chunk + tile.chunk_count)) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static enum kvc_status prove(const struct kvc_reader *reader, const struct kvc_work *work,
                              struct proving *proving, uint64_t tile_count, uint64_t bytes,
                              struct kvci_mapping **ret_mapping, struct kvc_error *error)
@@ -198,8 +226,12 @@ static enum kvc_status prove(const struct kvc_reader *reader, const struct kvc_w
         return status;
     }
     proving->base = (*ret_mapping)->base;
+    struct kvc_work alone = work != NULL ? *work : (struct kvc_work)KVC_WORK_INIT;
+    if (tiles_proven(proving, tile_count)) {
+        alone.threads = 1;
+    }
     struct kvci_tiles tiles = {
-        .work = work,
+        .work = &alone,
         .allocator = reader->allocator,
         .tile_count = tile_count,
         .total_bytes = bytes,

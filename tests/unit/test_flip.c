@@ -3,8 +3,9 @@
  *
  * Small files of several kinds are tried in all bits, some larger ones in every byte, the others in
  * all bits of header, footer and trailer and in a sample of the rest. What a change must be refused
- * as follows from the region of the file that it lies in (FORMAT.md, section 11). Uses the public
- * interface only. */
+ * as follows from the region of the file that it lies in (FORMAT.md, section 11). Files that are
+ * named as arguments are tried in all bits; `scripts/check flip` does so with larger ones. Uses the
+ * public interface only. */
 #include <inttypes.h>
 
 #include "corpus_files.h"
@@ -32,6 +33,8 @@ static const char *const whole_files[] = {
     "example.kvc", "align-1.kvc",    "align-64.kvc", "batch-2.kvc",        "no-padding.kvc",
     "tag.kvc",     "opaque-tag.kvc", "unicode.kvc",  "ro-compat-bits.kvc", NULL,
 };
+
+static int every_bit; /* set when the files are named as arguments */
 
 /* Files of which one bit of every byte is tried. */
 static const char *const byte_files[] = {"align-4096.kvc", "opaque-65537.kvc", NULL};
@@ -168,12 +171,12 @@ static int flip_sample(struct corpus_file *file, const struct regions *regions)
 static void try_flips(struct corpus_file *file, const struct regions *regions)
 {
     int failures = 0;
-    if (is_one_of(file->path, whole_files)) {
+    if (every_bit || is_one_of(file->path, whole_files)) {
         failures = flip_range(file, regions, 0, file->bytes);
     } else {
         failures = flip_sample(file, regions);
     }
-    if (is_one_of(file->path, byte_files)) {
+    if (!every_bit && is_one_of(file->path, byte_files)) {
         for (size_t offset = 0; offset < file->bytes && failures < 5; offset++) {
             unsigned bit = (unsigned)random_below(8);
             failures += flip_is_refused(file, regions, offset, bit) ? 0 : 1;
@@ -292,6 +295,7 @@ int main(int argc, char **argv)
 {
     char folder[CORPUS_PATH_BYTES];
     if (argc > 1) {
+        every_bit = 1;
         for (int i = 1; i < argc; i++) {
             struct corpus_file file;
             (void)snprintf(file.path, sizeof(file.path), "%s", argv[i]);
