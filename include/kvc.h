@@ -218,11 +218,11 @@ struct kvc_source {
     }
 
 /* Opens a container. Cost and memory depend on the metadata and the number of tensors, never on
- * the size of the payload: at most 4 times the metadata, 64 bytes per tensor, and 64 KiB. An
+ * the size of the payload: at most 4 times the metadata, 128 bytes per tensor, and 64 KiB. An
  * expected identity adds its own size a few times, while it is compared.
  *
- * Checked in this order: size, header, footer, padding, root, tag, JSON, schema, geometry,
- * identity.
+ * Checked in this order: size, header, footer, padding, root, tag, JSON, schema, geometry, digests
+ * of tensors without bytes, identity.
  * What follows is therefore certain: the metadata are those that the root names, and the payload
  * has the size that they need. Payload bytes are proven when they are read or mapped.
  *
@@ -274,13 +274,14 @@ struct kvc_info {
     uint32_t tensor_count;     /* tensors in the manifest; 0 for an opaque payload */
     uint32_t manifest_version; /* 0 when there is no manifest */
     uint32_t layers;
-    uint32_t kv_heads;
-    uint32_t head_dim;
+    uint32_t kv_heads;        /* 0 where the metadata say null, as manifest version 2 may */
+    uint32_t head_dim;        /* the same */
     uint32_t batch_size;      /* 0 when there is no manifest */
-    uint64_t sequence_start;  /* tokens */
+    uint64_t sequence_start;  /* tokens before the first one held */
     uint64_t sequence_length; /* tokens */
     double rope_theta;
-    const char *dtype; /* "f16", "bf16", "f32", "i8" or "u8" */
+    const char *dtype; /* "f16", "bf16", "f32", "i8" or "u8"; in manifest version 2 any of the
+                          format's, and "" where the metadata say null */
 };
 
 #define KVC_INFO_INIT                                                                              \
@@ -301,17 +302,29 @@ KVC_API enum kvc_status kvc_reader_field(const struct kvc_reader *reader, const 
                                          const char **ret_json, uint64_t *ret_bytes,
                                          struct kvc_error *error);
 
-/* A tensor of the file. An opaque payload is one tensor with an empty name and rank 1, dtype u8. */
+/* `layer` of a tensor that belongs to the cache and not to one of its layers. */
+#define KVC_NO_LAYER UINT32_MAX
+
+/* A tensor of the file. An opaque payload is one tensor with an empty name and rank 1, dtype u8.
+ *
+ * In manifest version 1 every layer has a key and a value, of one shape and dtype. In version 2
+ * tensors differ, have a rank from 0 to 8, and may have no bytes at all: such a tensor is read and
+ * mapped like any other, and nothing is handed out. What their axes mean, how quantised elements
+ * are packed and which roles are aliases of others, the metadata say. */
 struct kvc_tensor {
     size_t size;
-    char name[128]; /* "layer.3.key", or "" for an opaque payload */
-    const char *dtype;
-    const char *kind; /* "key", "value", or "" */
-    uint32_t layer;
+    char name[128]; /* "layer.3.key", "cross.0.value", "layer.1.conv_state.0", "token_ids"; "" for
+                          an opaque payload */
+    const char *dtype; /* one of the names in docs/FORMAT.md, section 2 */
+    const char *kind; /* its role: "key", "value", "conv_state", "packed_key", ...; "" for an opaque
+                          payload */
+    uint32_t layer;   /* its layer, counted from 0; in version 2 the index into the manifest's
+                          `layers`, and KVC_NO_LAYER for a tensor of the cache as a whole */
     uint32_t rank;
     uint64_t shape[8]; /* elements; [batch, kv_heads, sequence, head_dim] in manifest version 1 */
     uint64_t offset;   /* bytes, in the logical payload: tensors packed without gaps */
-    uint64_t file_offset; /* bytes, in the file */
+    uint64_t
+        file_offset; /* bytes, in the file; of a tensor without bytes, where that before ends */
     uint64_t tensor_bytes;
     uint64_t chunk_count;             /* grid chunks of 64 KiB */
     uint8_t digest[KVC_DIGEST_BYTES]; /* plain BLAKE3 of the tensor's bytes */
@@ -361,7 +374,7 @@ KVC_API enum kvc_status kvc_reader_map(const struct kvc_reader *reader, uint32_t
                                        struct kvc_error *error);
 
 /* Maps and proves the payload from its first to its last byte, gaps included: info.payload_span
- * bytes. Without gaps, as by default, that is the logical payload. */
+ * bytes. Without gaps, as by default in manifest version 1, that is the logical payload. */
 KVC_API enum kvc_status kvc_reader_map_payload(const struct kvc_reader *reader,
                                                const struct kvc_work *work,
                                                struct kvc_view **ret_view, struct kvc_error *error);
@@ -414,7 +427,8 @@ struct kvc_writer_options {
     size_t size;
     const struct kvc_allocator *allocator; /* must outlive the writer */
     enum kvc_durability durability;
-    uint32_t align_bytes;   /* 0 or 1: packed; 64 or 4096: each tensor starts at a multiple */
+    uint32_t align_bytes;   /* 1: packed; 64 or 4096: each tensor starts at a multiple; 0: 64 for
+                               manifest version 2, whose tensors differ in size, otherwise 1 */
     const uint8_t *key;     /* 32 bytes: adds a tag; not kept after finish */
     uint64_t payload_bytes; /* opaque payloads: the length, or KVC_UNKNOWN_BYTES */
     struct kvc_work work;   /* threads and progress of write and finish */
@@ -448,6 +462,9 @@ struct kvc_sink {
  * The payload's length follows from the manifest; for metadata without one it is given in the
  * options, or found out while writing. In errors about the metadata, offsets count in the text that
  * was given for KVC_E_JSON, and in its canonical spelling for the others.
+ *
+ * The metadata decide the file's minor version, the lowest that has all of their names, and its
+ * feature bits: those for manifest version 2 and for `parent_root`.
  *
  * The file is made without a name where the system can do that (Linux, O_TMPFILE), else under a
  * temporary name in the same folder. A symbolic link at `path` is replaced, not followed. */
@@ -489,6 +506,22 @@ KVC_API enum kvc_status kvc_writer_info(const struct kvc_writer *writer, struct 
 
 /* Frees the writer. Unless finish was called and got as far as publishing, nothing is left. */
 KVC_API void kvc_writer_free(struct kvc_writer *writer);
+
+/* ---- JSON ---------------------------------------------------------------------------------- */
+
+/* Rewrites one JSON value of any type and spelling in the canonical one, which docs/FORMAT.md
+ * defines in section 7: no white space, keys sorted, one spelling for each string and number.
+ * KVC_E_JSON, with the byte at fault as the error's offset, for what is no JSON and for what has no
+ * canonical spelling: a key that occurs twice, U+0000, an integer beyond 2^53 - 1, nesting deeper
+ * than 16, more than `max_values` values. Keys are no values; 0 stands for 2,113,536, the most that
+ * a file's metadata can have. Memory is a few times `text_bytes`, and 32 bytes for each member of
+ * the objects that are open at one place.
+ *
+ * `ret_text` is not terminated and belongs to the caller, who gives it to the allocator's
+ * `release`, or to free() of the C library when `allocator` is NULL. */
+KVC_API enum kvc_status kvc_json_canonical(const char *text, size_t text_bytes, uint64_t max_values,
+                                           const struct kvc_allocator *allocator, char **ret_text,
+                                           size_t *ret_bytes, struct kvc_error *error);
 
 /* ---- Roots in text ------------------------------------------------------------------------- */
 

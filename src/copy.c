@@ -144,11 +144,12 @@ static enum kvc_status copy_payload_tile(void *context, uint64_t number, uint8_t
 {
     const struct payload *payload = context;
     const struct kvci_tile tile = kvci_reader_tile(payload->reader, number);
+    const struct kvci_place *place = &payload->reader->geometry.places[tile.tensor.index];
     struct range range = {.reader = payload->reader,
                           .tensor = tile.tensor,
                           .start = 0,
                           .end = tile.tensor.bytes,
-                          .buffer = payload->buffer + tile.tensor.index * tile.tensor.bytes};
+                          .buffer = payload->buffer + place->offset};
     enum kvc_status status = kvci_reader_row(payload->reader, &range.tensor, &range.row, error);
     if (status == KVC_OK) {
         status = copy_whole(&range, tile.first_chunk, tile.chunk_count, error);
@@ -184,7 +185,7 @@ enum kvc_status kvc_reader_read_payload(const struct kvc_reader *reader,
     struct kvci_tiles tiles = {
         .work = work,
         .allocator = reader->allocator,
-        .tile_count = kvci_reader_tile_count(reader),
+        .tile_count = reader->geometry.tile_count,
         .total_bytes = needed,
         .scratch_bytes = KVCI_PAYLOAD_ALIGN,
         .tile = copy_payload_tile,

@@ -34,7 +34,7 @@ enum kvc_status kvci_info_fill(const struct kvci_header *header, const struct kv
         .payload_offset = places.payload_offset,
         .payload_span = header->payload_span,
         .payload_bytes = geometry->payload_bytes,
-        .chunk_count = geometry->chunks_per_tensor * geometry->tensor_count,
+        .chunk_count = geometry->chunk_count,
         .align_bytes = UINT32_C(1) << header->align_log2,
         .tensor_count = header->tensor_count,
         .manifest_version = geometry->manifest_version,
@@ -45,7 +45,7 @@ enum kvc_status kvci_info_fill(const struct kvci_header *header, const struct kv
         .sequence_start = metadata->sequence_start,
         .sequence_length = metadata->sequence_length,
         .rope_theta = metadata->rope_theta,
-        .dtype = metadata->dtype->name,
+        .dtype = metadata->dtype != NULL ? metadata->dtype->name : "",
     };
     memcpy(info.root, footer->root, sizeof(info.root));
     *ret_info = info;

@@ -3,8 +3,8 @@
 #ifndef KVCI_INFO_H
 #define KVCI_INFO_H
 
+#include "geometry.h"
 #include "header.h"
-#include "manifest.h"
 #include "metadata.h"
 
 /* Fills in a caller's struct, whose size is checked. */

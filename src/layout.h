@@ -41,20 +41,22 @@
 #define KVCI_FOOTER_END_MAGIC 120
 
 #define KVCI_VERSION_MAJOR 1
-#define KVCI_VERSION_MINOR 0
+#define KVCI_VERSION_MINOR 1
 #define KVCI_DIGEST_ALG_BLAKE3 1
 
-/* FORMAT.md "Feature bits": incompat bits, none of which a 1.0 reader knows. */
+/* FORMAT.md "Versions and feature bits": those of incompat. */
 #define KVCI_INCOMPAT_MANIFEST_2 (UINT64_C(1) << 0)
 #define KVCI_INCOMPAT_SEGMENT (UINT64_C(1) << 1)
 #define KVCI_INCOMPAT_CHUNK_CODEC (UINT64_C(1) << 2)
 #define KVCI_INCOMPAT_TAIL_HEADER (UINT64_C(1) << 3)
 #define KVCI_INCOMPAT_ENCRYPTED (UINT64_C(1) << 4)
-#define KVCI_INCOMPAT_KNOWN UINT64_C(0)
+#define KVCI_INCOMPAT_KNOWN (KVCI_INCOMPAT_MANIFEST_2 | KVCI_INCOMPAT_SEGMENT)
 
 /* FORMAT.md "Payload" and "Digests". */
 #define KVCI_PAYLOAD_ALIGN 4096
 #define KVCI_TRAILER_ALIGN 64
+/* Alignment of tensors of manifest version 2, unless another is asked for: 64 bytes. */
+#define KVCI_ALIGN_LOG2_2 6
 #define KVCI_DIGEST 32
 #define KVCI_CHUNK_LOG2 16
 #define KVCI_CHUNK_BYTES (UINT64_C(1) << KVCI_CHUNK_LOG2)
@@ -72,9 +74,18 @@
 #define KVCI_MAX_SEQUENCE_LENGTH ((INT64_C(1) << 31) - 1)
 #define KVCI_MAX_BATCH_SIZE ((INT64_C(1) << 31) - 1)
 #define KVCI_MAX_MODEL_REVISION_BYTES 1024
+#define KVCI_MAX_COMPUTE_DTYPE_BYTES 64
+#define KVCI_MAX_WEIGHTS_DIGEST_BYTES 256
+#define KVCI_MAX_CLASS_BYTES 128
+#define KVCI_MAX_FRAMEWORK_BYTES 64
+#define KVCI_MAX_STATE_SCHEMA_BYTES 128
+#define KVCI_MAX_CODEC_BYTES 64
 #define KVCI_TOKENIZER_SHA256_CHARS 64
+/* Layers of the cache itself, and of the cross cache beside it. */
+#define KVCI_MAX_LAYER_RECORDS (2 * KVCI_MAX_DIMENSION)
 /* Every tensor of manifest version 1 is [batch, kv_heads, sequence, head_dim]. */
 #define KVCI_RANK 4
+#define KVCI_MAX_RANK 8
 #define KVCI_BASE_JSON_VALUES 16384
 #define KVCI_JSON_VALUES_PER_TENSOR 32
 

@@ -1,144 +1,42 @@
-/* manifest.c: the tensor manifest, and the geometry of the payload; pure.
+/* manifest.c: the tensor manifest, of version 1 and in general; pure.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "manifest.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "alloc.h"
 #include "checked.h"
+#include "manifest2.h"
 #include "status.h"
+#include "walk.h"
 
 #include "ban.h"
 
-#define PATH_BYTES 96
+#define TEXT_BYTES 96
 
-/* What a walk through the manifest carries from step to step. Places in tokens count from the
- * manifest's first byte. */
-struct walk {
-    struct kvci_json scan;
-    const struct kvci_metadata *metadata;
+/* What a walk through a manifest of version 1 needs. All of its tensors are of one size. */
+struct judge {
+    struct kvci_walk walk;
     struct kvci_geometry *geometry;
-    uint64_t offset;
-    uint32_t index; /* of the record, while inside one */
-    bool in_record;
-    struct kvc_error *error;
+    uint64_t shape[KVCI_RANK];
+    uint64_t tensor_bytes;
+    uint32_t tensor_count;
 };
 
 enum { DTYPE, KIND, LAYER, NAME, NBYTES, OFFSET, SHAPE, STRIDES, RECORD_FIELDS };
 
-static const char *const record_fields[RECORD_FIELDS] = {
+static const char *const record_names[RECORD_FIELDS] = {
     "dtype", "kind", "layer", "name", "nbytes", "offset", "shape", "strides",
 };
+static const struct kvci_fields record_fields = {record_names, RECORD_FIELDS};
 
 enum { ATTENTION_TYPE, BATCH_SIZE, BYTE_ORDER, CACHE_CLASS, TENSORS, VERSION, MANIFEST_FIELDS };
 
-static const char *const manifest_fields[MANIFEST_FIELDS] = {
+static const char *const manifest_names[MANIFEST_FIELDS] = {
     "attention_type", "batch_size", "byte_order", "cache_class", "tensors", "version",
 };
-
-static void write_path(const struct walk *walk, const char *field, char ret_path[PATH_BYTES])
-{
-    const char *dot = field[0] == '\0' ? "" : ".";
-    if (walk->in_record) {
-        (void)snprintf(ret_path, PATH_BYTES, "tensor_manifest.tensors[%u]%s%s", walk->index, dot,
-                       field);
-    } else {
-        (void)snprintf(ret_path, PATH_BYTES, "tensor_manifest%s%s", dot, field);
-    }
-}
-
-static enum kvc_status refuse(const struct walk *walk, enum kvc_status status, const char *field,
-                              const char *expected, const struct kvci_json_token *token)
-{
-    char path[PATH_BYTES];
-    write_path(walk, field, path);
-    return kvci_metadata_refuse(walk->error, status, walk->offset, path, expected, token);
-}
-
-/* Refuses what no single token shows. `is` is what the member is or has: "is missing". */
-static enum kvc_status refuse_as(const struct walk *walk, enum kvc_status status, const char *field,
-                                 const struct kvci_json_token *at, const char *is,
-                                 const char *expected)
-{
-    char path[PATH_BYTES];
-    write_path(walk, field, path);
-    (void)kvci_fail(walk->error, status, walk->offset + at->offset,
-                    "metadata member %s %s, expected %s", path, is, expected);
-    kvci_error_field(walk->error, path, strlen(path));
-    kvci_error_expected(walk->error, "%s", expected);
-    kvci_error_found(walk->error, "%s", is);
-    return status;
-}
-
-/* Refuses an object or array that has another number of things in it than it must. */
-static enum kvc_status refuse_count(const struct walk *walk, enum kvc_status status,
-                                    const char *field, const struct kvci_json_token *at,
-                                    uint64_t found, uint64_t expected, const char *what,
-                                    const char *why)
-{
-    char is[PATH_BYTES];
-    char wanted[PATH_BYTES];
-    (void)snprintf(is, sizeof(is), "has %s%llu %s", found > expected ? "more than " : "",
-                   (unsigned long long)(found > expected ? expected : found), what);
-    (void)snprintf(wanted, sizeof(wanted), "%llu%s", (unsigned long long)expected, why);
-    return refuse_as(walk, status, field, at, is, wanted);
-}
-
-static bool next(struct walk *walk, struct kvci_json_token *ret_token)
-{
-    return kvci_json_next(&walk->scan, ret_token);
-}
-
-/* The spelling was judged before, so the scanner can only fail on a defect of this library. */
-static enum kvc_status refuse_scan(const struct walk *walk)
-{
-    return kvci_fail(walk->error, KVC_E_JSON, walk->offset + walk->scan.problem_offset,
-                     "the metadata are not canonical JSON: %s", walk->scan.problem);
-}
-
-static bool key_known(const struct kvci_json_token *key, const char *const *fields, int count)
-{
-    for (int i = 0; i < count; i++) {
-        if (kvci_json_equals(key->text, key->bytes, fields[i])) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static enum kvc_status refuse_unknown(const struct walk *walk, const struct kvci_json_token *key)
-{
-    char name[PATH_BYTES / 2];
-    kvci_copy_text(name, sizeof(name), (const char *)key->text, key->bytes);
-    return refuse_as(walk, KVC_E_SCHEMA, name, key, "is not known to manifest version 1",
-                     "it to be absent");
-}
-
-/* Takes the key that must come next. Members are in ascending order, so that another known key
- * means that this one is missing. */
-static enum kvc_status take_key(struct walk *walk, const char *const *fields, int count, int wanted)
-{
-    struct kvci_json_token token;
-    if (!next(walk, &token)) {
-        return refuse_scan(walk);
-    }
-    if (token.type == KVCI_JSON_KEY && kvci_json_equals(token.text, token.bytes, fields[wanted])) {
-        return KVC_OK;
-    }
-    if (token.type == KVCI_JSON_KEY && !key_known(&token, fields, count)) {
-        return refuse_unknown(walk, &token);
-    }
-    return refuse_as(walk, KVC_E_SCHEMA, fields[wanted], &token, "is missing", "it to be there");
-}
-
-static enum kvc_status take_end(struct walk *walk)
-{
-    struct kvci_json_token token;
-    if (!next(walk, &token)) {
-        return refuse_scan(walk);
-    }
-    return token.type == KVCI_JSON_KEY ? refuse_unknown(walk, &token) : KVC_OK;
-}
+static const struct kvci_fields manifest_fields = {manifest_names, MANIFEST_FIELDS};
 
 /* Tells whether a string could stand in some manifest, if not in this place. */
 typedef bool (*text_fn)(const struct kvci_json_token *token);
@@ -157,317 +55,302 @@ static bool is_kind(const struct kvci_json_token *token)
 
 static bool is_dtype(const struct kvci_json_token *token)
 {
-    return kvci_dtype_find(token->text, token->bytes) != NULL;
+    const struct kvci_dtype *dtype = kvci_dtype_find(token->text, token->bytes);
+    return dtype != NULL && dtype->version_1;
 }
 
-/* A string that must be `wanted` here. What `possible` allows only contradicts the geometry;
- * without it any other string is wrong in every manifest. */
-static enum kvc_status take_text(struct walk *walk, const char *field, text_fn possible,
+/* A string that must be `wanted` here. What `possible` allows only contradicts the geometry. */
+static enum kvc_status take_text(struct judge *judge, const char *field, text_fn possible,
                                  const char *wanted)
 {
     struct kvci_json_token token;
-    char expected[PATH_BYTES];
-    if (!next(walk, &token)) {
-        return refuse_scan(walk);
+    char expected[TEXT_BYTES];
+    enum kvc_status status = kvci_walk_next(&judge->walk, &token);
+    if (status != KVC_OK) {
+        return status;
     }
     (void)snprintf(expected, sizeof(expected), "\"%s\"", wanted);
     if (token.type != KVCI_JSON_STRING) {
-        return refuse(walk, KVC_E_SCHEMA, field, expected, &token);
+        return kvci_walk_refuse(&judge->walk, KVC_E_SCHEMA, field, expected, &token);
     }
     if (!kvci_json_equals(token.text, token.bytes, wanted)) {
-        bool contradicts = possible != NULL && possible(&token);
-        return refuse(walk, contradicts ? KVC_E_GEOMETRY : KVC_E_SCHEMA, field, expected, &token);
+        return kvci_walk_refuse(&judge->walk, possible(&token) ? KVC_E_GEOMETRY : KVC_E_SCHEMA,
+                                field, expected, &token);
     }
     return KVC_OK;
 }
 
 /* A number below `least` or above `most` is wrong in every manifest; another one but `wanted` only
  * contradicts this file's geometry. */
-static enum kvc_status judge_number(const struct walk *walk, const struct kvci_json_token *token,
+static enum kvc_status judge_number(const struct judge *judge, const struct kvci_json_token *token,
                                     const char *field, int64_t least, int64_t most, uint64_t wanted)
 {
-    char expected[PATH_BYTES];
-    (void)snprintf(expected, sizeof(expected), "%llu", (unsigned long long)wanted);
     if (token->type != KVCI_JSON_INTEGER || token->integer < least || token->integer > most) {
-        return refuse(walk, KVC_E_SCHEMA, field, expected, token);
+        return kvci_walk_refuse_number(&judge->walk, KVC_E_SCHEMA, field, wanted, token);
     }
     if ((uint64_t)token->integer != wanted) {
-        return refuse(walk, KVC_E_GEOMETRY, field, expected, token);
+        return kvci_walk_refuse_number(&judge->walk, KVC_E_GEOMETRY, field, wanted, token);
     }
     return KVC_OK;
 }
 
-static enum kvc_status take_number(struct walk *walk, const char *field, int64_t least,
+static enum kvc_status take_number(struct judge *judge, const char *field, int64_t least,
                                    int64_t most, uint64_t wanted)
 {
     struct kvci_json_token token;
-    if (!next(walk, &token)) {
-        return refuse_scan(walk);
-    }
-    return judge_number(walk, &token, field, least, most, wanted);
+    enum kvc_status status = kvci_walk_next(&judge->walk, &token);
+    return status == KVC_OK ? judge_number(judge, &token, field, least, most, wanted) : status;
 }
 
-static enum kvc_status take_numbers(struct walk *walk, int field, const uint64_t *wanted)
+static enum kvc_status take_numbers(struct judge *judge, int field, const uint64_t *wanted)
 {
+    struct kvci_json_token array;
     struct kvci_json_token token;
-    char path[PATH_BYTES / 2];
-    if (!next(walk, &token)) {
-        return refuse_scan(walk);
+    const char *name = record_names[field];
+    char path[TEXT_BYTES / 2];
+    enum kvc_status status = kvci_walk_next(&judge->walk, &array);
+    if (status == KVC_OK && array.type != KVCI_JSON_ARRAY) {
+        return kvci_walk_refuse(&judge->walk, KVC_E_SCHEMA, name, "an array of 4 integers", &array);
     }
-    if (token.type != KVCI_JSON_ARRAY) {
-        return refuse(walk, KVC_E_SCHEMA, record_fields[field], "an array of 4 integers", &token);
-    }
-    const struct kvci_json_token array = token;
-    for (unsigned i = 0;; i++) {
-        if (!next(walk, &token)) {
-            return refuse_scan(walk);
+    for (unsigned i = 0; status == KVC_OK; i++) {
+        status = kvci_walk_next(&judge->walk, &token);
+        if (status != KVC_OK) {
+            break;
         }
         bool end = token.type == KVCI_JSON_ARRAY_END;
         if (end && i == KVCI_RANK) {
-            return KVC_OK;
-        }
-        if (end || i == KVCI_RANK) {
-            return refuse_count(walk, KVC_E_SCHEMA, record_fields[field], &array, end ? i : i + 1,
-                                KVCI_RANK, "elements", "");
-        }
-        (void)snprintf(path, sizeof(path), "%s[%u]", record_fields[field], i);
-        enum kvc_status status = judge_number(walk, &token, path, 1, KVCI_MAX_INTEGER, wanted[i]);
-        if (status != KVC_OK) {
-            return status;
-        }
-    }
-}
-
-static enum kvc_status take_record_value(struct walk *walk, int field)
-{
-    const struct kvci_geometry *geometry = walk->geometry;
-    const bool is_key = walk->index % 2 == 0;
-    uint64_t strides[KVCI_RANK];
-    char name[KVCI_NAME_BYTES];
-    switch (field) {
-    case DTYPE:
-        return take_text(walk, "dtype", is_dtype, walk->metadata->dtype->name);
-    case KIND:
-        return take_text(walk, "kind", is_kind, is_key ? "key" : "value");
-    case LAYER:
-        return take_number(walk, "layer", 0, KVCI_MAX_DIMENSION - 1, walk->index / 2);
-    case NAME:
-        kvci_manifest_name(geometry, walk->index, name);
-        return take_text(walk, "name", is_text, name);
-    case NBYTES:
-        return take_number(walk, "nbytes", 1, KVCI_MAX_INTEGER, geometry->tensor_bytes);
-    case OFFSET:
-        return take_number(walk, "offset", 0, KVCI_MAX_INTEGER,
-                           walk->index * geometry->tensor_bytes);
-    case SHAPE:
-        return take_numbers(walk, SHAPE, geometry->shape);
-    default:
-        strides[3] = walk->metadata->dtype->item_bytes;
-        for (unsigned i = 3; i > 0; i--) {
-            strides[i - 1] = strides[i] * geometry->shape[i];
-        }
-        return take_numbers(walk, STRIDES, strides);
-    }
-}
-
-static enum kvc_status take_record(struct walk *walk, const struct kvci_json_token *first)
-{
-    if (first->type != KVCI_JSON_OBJECT) {
-        return refuse(walk, KVC_E_SCHEMA, "", "an object", first);
-    }
-    for (int field = 0; field < RECORD_FIELDS; field++) {
-        enum kvc_status status = take_key(walk, record_fields, RECORD_FIELDS, field);
-        if (status == KVC_OK) {
-            status = take_record_value(walk, field);
-        }
-        if (status != KVC_OK) {
-            return status;
-        }
-    }
-    return take_end(walk);
-}
-
-static enum kvc_status take_tensors(struct walk *walk)
-{
-    struct kvci_json_token token;
-    struct kvci_json_token array;
-    uint32_t expected_count = walk->geometry->tensor_count;
-    if (!next(walk, &array)) {
-        return refuse_scan(walk);
-    }
-    if (array.type != KVCI_JSON_ARRAY) {
-        return refuse(walk, KVC_E_SCHEMA, "tensors", "an array of records", &array);
-    }
-    uint32_t count = 0;
-    for (;;) {
-        if (!next(walk, &token)) {
-            return refuse_scan(walk);
-        }
-        if (token.type == KVCI_JSON_ARRAY_END) {
             break;
         }
-        if (count == expected_count) {
-            return refuse_count(walk, KVC_E_GEOMETRY, "tensors", &array, (uint64_t)count + 1,
-                                expected_count, "records", ", two for each of the layers");
+        if (end || i == KVCI_RANK) {
+            return kvci_walk_refuse_count(&judge->walk, KVC_E_SCHEMA, name, &array, end ? i : i + 1,
+                                          KVCI_RANK, "elements", "");
         }
-        walk->in_record = true;
-        walk->index = count;
-        enum kvc_status status = take_record(walk, &token);
-        walk->in_record = false;
+        (void)snprintf(path, sizeof(path), "%s[%u]", name, i);
+        status = judge_number(judge, &token, path, 1, KVCI_MAX_INTEGER, wanted[i]);
+    }
+    return status;
+}
+
+static enum kvc_status take_record_value(struct judge *judge, int field)
+{
+    const uint32_t index = judge->walk.index;
+    const bool is_key = index % 2 == 0;
+    uint64_t strides[KVCI_RANK];
+    char name[TEXT_BYTES / 2];
+    switch (field) {
+    case DTYPE:
+        return take_text(judge, "dtype", is_dtype, judge->walk.metadata->dtype->name);
+    case KIND:
+        return take_text(judge, "kind", is_kind, is_key ? "key" : "value");
+    case LAYER:
+        return take_number(judge, "layer", 0, KVCI_MAX_DIMENSION - 1, index / 2);
+    case NAME:
+        (void)snprintf(name, sizeof(name), "layer.%u.%s", index / 2, is_key ? "key" : "value");
+        return take_text(judge, "name", is_text, name);
+    case NBYTES:
+        return take_number(judge, "nbytes", 1, KVCI_MAX_INTEGER, judge->tensor_bytes);
+    case OFFSET:
+        return take_number(judge, "offset", 0, KVCI_MAX_INTEGER, index * judge->tensor_bytes);
+    case SHAPE:
+        return take_numbers(judge, SHAPE, judge->shape);
+    default:
+        strides[3] = judge->walk.metadata->dtype->item_bytes;
+        for (unsigned i = 3; i > 0; i--) {
+            strides[i - 1] = strides[i] * judge->shape[i];
+        }
+        return take_numbers(judge, STRIDES, strides);
+    }
+}
+
+static enum kvc_status take_record(struct judge *judge, const struct kvci_json_token *first)
+{
+    if (first->type != KVCI_JSON_OBJECT) {
+        return kvci_walk_refuse(&judge->walk, KVC_E_SCHEMA, "", "an object", first);
+    }
+    for (int field = 0; field < RECORD_FIELDS; field++) {
+        enum kvc_status status = kvci_walk_key(&judge->walk, &record_fields, field);
+        if (status == KVC_OK) {
+            status = take_record_value(judge, field);
+        }
         if (status != KVC_OK) {
             return status;
         }
-        count++;
     }
-    if (count != expected_count) {
-        return refuse_count(walk, KVC_E_GEOMETRY, "tensors", &array, count, expected_count,
-                            "records", ", two for each of the layers");
+    return kvci_walk_end(&judge->walk);
+}
+
+static enum kvc_status take_tensors(struct judge *judge)
+{
+    struct kvci_walk *walk = &judge->walk;
+    struct kvci_json_token token;
+    struct kvci_json_token array;
+    const uint32_t expected = judge->tensor_count;
+    enum kvc_status status = kvci_walk_next(walk, &array);
+    if (status == KVC_OK && array.type != KVCI_JSON_ARRAY) {
+        return kvci_walk_refuse(walk, KVC_E_SCHEMA, "tensors", "an array of records", &array);
     }
-    return KVC_OK;
+    uint32_t count = 0;
+    for (; status == KVC_OK; count++) {
+        status = kvci_walk_next(walk, &token);
+        if (status != KVC_OK || token.type == KVCI_JSON_ARRAY_END) {
+            break;
+        }
+        if (count == expected) {
+            return kvci_walk_refuse_count(walk, KVC_E_GEOMETRY, "tensors", &array,
+                                          (uint64_t)count + 1, expected, "records",
+                                          ", two for each of the layers");
+        }
+        walk->array = "tensors";
+        walk->index = count;
+        status = take_record(judge, &token);
+        walk->array = NULL;
+    }
+    if (status == KVC_OK && count != expected) {
+        return kvci_walk_refuse_count(walk, KVC_E_GEOMETRY, "tensors", &array, count, expected,
+                                      "records", ", two for each of the layers");
+    }
+    return status;
 }
 
 /* All tensors have the shape that the top level gives, so one product serves for all. */
-static enum kvc_status compute_sizes(struct walk *walk, uint32_t align_bytes,
-                                     const struct kvci_json_token *at)
+static enum kvc_status compute_sizes(struct judge *judge, const struct kvci_json_token *at)
 {
-    struct kvci_geometry *geometry = walk->geometry;
-    const struct kvci_metadata *metadata = walk->metadata;
+    const struct kvci_metadata *metadata = judge->walk.metadata;
     uint64_t bytes = metadata->dtype->item_bytes;
-    geometry->tensor_count = 2 * metadata->layers;
-    geometry->shape[0] = geometry->batch_size;
-    geometry->shape[1] = metadata->kv_heads;
-    geometry->shape[2] = metadata->sequence_length;
-    geometry->shape[3] = metadata->head_dim;
+    uint64_t span = 0;
+    judge->tensor_count = 2 * metadata->layers;
+    judge->shape[0] = judge->geometry->batch_size;
+    judge->shape[1] = metadata->kv_heads;
+    judge->shape[2] = metadata->sequence_length;
+    judge->shape[3] = metadata->head_dim;
     bool fits = true;
     for (unsigned i = 0; i < KVCI_RANK; i++) {
-        fits = fits && kvci_mul(bytes, geometry->shape[i], &bytes);
+        fits = fits && kvci_mul(bytes, judge->shape[i], &bytes);
     }
-    geometry->tensor_bytes = bytes;
-    fits = fits && kvci_round_up(bytes, align_bytes, &geometry->stride_bytes) &&
-           kvci_mul(geometry->stride_bytes, geometry->tensor_count, &geometry->payload_span) &&
-           geometry->payload_span <= KVCI_MAX_FILE_BYTES;
+    judge->tensor_bytes = bytes;
+    fits = fits && kvci_round_up(bytes, judge->geometry->align_bytes, &span) &&
+           kvci_mul(span, judge->tensor_count, &span) && span <= KVCI_MAX_FILE_BYTES;
     if (!fits) {
-        return refuse(walk, KVC_E_GEOMETRY, "batch_size",
-                      "sizes whose payload fits a file of 9007199254740991 bytes", at);
+        return kvci_walk_refuse(&judge->walk, KVC_E_GEOMETRY, "batch_size",
+                                "sizes whose payload fits a file of 9007199254740991 bytes", at);
     }
-    geometry->payload_span -= geometry->stride_bytes - bytes;
-    geometry->payload_bytes = bytes * geometry->tensor_count;
     return KVC_OK;
 }
 
-static enum kvc_status take_batch_size(struct walk *walk, uint32_t align_bytes)
+static enum kvc_status take_batch_size(struct judge *judge)
 {
     struct kvci_json_token token;
-    if (!next(walk, &token)) {
-        return refuse_scan(walk);
+    enum kvc_status status =
+        kvci_walk_integer(&judge->walk, "batch_size", 1, KVCI_MAX_BATCH_SIZE, &token);
+    if (status != KVC_OK) {
+        return status;
     }
-    if (token.type != KVCI_JSON_INTEGER || token.integer < 1 ||
-        token.integer > KVCI_MAX_BATCH_SIZE) {
-        return refuse(walk, KVC_E_SCHEMA, "batch_size", "an integer from 1 to 2147483647", &token);
-    }
-    walk->geometry->batch_size = (uint32_t)token.integer;
-    return compute_sizes(walk, align_bytes, &token);
+    judge->geometry->batch_size = (uint32_t)token.integer;
+    return compute_sizes(judge, &token);
 }
 
-static void start_walk(struct walk *walk)
-{
-    struct kvci_span span = walk->metadata->spans[KVCI_MEMBER_TENSOR_MANIFEST];
-    kvci_json_init(&walk->scan, walk->metadata->text + span.offset, span.bytes, KVCI_JSON_STRICT,
-                   UINT64_MAX);
-}
-
-static enum kvc_status take_manifest(struct walk *walk, uint32_t align_bytes)
+static enum kvc_status take_manifest(struct judge *judge)
 {
     struct kvci_json_token token;
-    enum kvc_status status = KVC_OK;
-    start_walk(walk);
-    if (!next(walk, &token)) {
-        return refuse_scan(walk);
-    }
+    enum kvc_status status = kvci_walk_next(&judge->walk, &token);
     for (int field = 0; field < MANIFEST_FIELDS && status == KVC_OK; field++) {
-        status = take_key(walk, manifest_fields, MANIFEST_FIELDS, field);
+        status = kvci_walk_key(&judge->walk, &manifest_fields, field);
         if (status != KVC_OK) {
             break;
         }
         switch (field) {
         case ATTENTION_TYPE:
-            status = take_text(walk, "attention_type", NULL, "causal");
+            status = kvci_walk_text(&judge->walk, "attention_type", "causal");
             break;
         case BATCH_SIZE:
-            status = take_batch_size(walk, align_bytes);
+            status = take_batch_size(judge);
             break;
         case BYTE_ORDER:
-            status = take_text(walk, "byte_order", NULL, "little");
+            status = kvci_walk_text(&judge->walk, "byte_order", "little");
             break;
         case CACHE_CLASS:
-            status = take_text(walk, "cache_class", NULL, "dynamic");
+            status = kvci_walk_text(&judge->walk, "cache_class", "dynamic");
             break;
         case TENSORS:
-            status = take_tensors(walk);
+            status = take_tensors(judge);
             break;
         default:
-            status = take_number(walk, "version", 1, 1, 1);
+            status = take_number(judge, "version", 1, 1, 1);
             break;
         }
     }
-    return status == KVC_OK ? take_end(walk) : status;
+    return status == KVC_OK ? kvci_walk_end(&judge->walk) : status;
 }
 
-/* Adds what the trailer needs; false when the file would be too large. */
-static bool compute_file_bytes(struct kvci_geometry *geometry, size_t metadata_bytes)
+static enum kvc_status parse_version_1(const struct kvci_metadata *metadata, uint64_t offset,
+                                       struct kvci_geometry *geometry, struct kvc_error *error)
 {
-    const uint64_t chunks = geometry->chunks_per_tensor;
-    struct kvci_header header = {.metadata_bytes = metadata_bytes,
-                                 .payload_span = geometry->payload_span,
-                                 .tensor_count = geometry->tensor_count,
-                                 .file_bytes = KVCI_MAX_FILE_BYTES};
-    struct kvci_places places;
-    geometry->row_values = chunks < 2 ? 0 : chunks * geometry->tensor_count;
-    if (!kvci_header_places(&header, &places)) {
-        return false;
+    struct judge judge = {.geometry = geometry};
+    kvci_walk_start(&judge.walk, metadata, offset, error);
+    enum kvc_status status = take_manifest(&judge);
+    /* The sizes were checked, so that every tensor fits. */
+    for (uint32_t i = 0; status == KVC_OK && i < judge.tensor_count; i++) {
+        const struct kvci_place place = {
+            .bytes = judge.tensor_bytes,
+            .layer = i / 2,
+            .role = i % 2 == 0 ? KVCI_ROLE_KEY : KVCI_ROLE_VALUE,
+        };
+        (void)kvci_geometry_add(geometry, &place);
     }
-    geometry->file_bytes = places.trailer_offset + KVCI_DIGEST * geometry->row_values +
-                           KVCI_DIGEST * places.digest_count + KVCI_FOOTER_BYTES;
-    return geometry->file_bytes <= KVCI_MAX_FILE_BYTES;
+    geometry->self_layers = metadata->layers;
+    return status;
 }
 
-static void opaque_geometry(uint64_t bytes, struct kvci_geometry *ret_geometry)
+/* Judges the manifest, if there is one, and adds all tensors to the geometry. */
+static enum kvc_status parse(const struct kvci_metadata *metadata, uint64_t offset,
+                             uint64_t opaque_bytes, struct kvci_layer *layers,
+                             struct kvci_geometry *geometry, struct kvc_error *error)
 {
-    ret_geometry->tensor_count = 1;
-    ret_geometry->shape[0] = bytes;
-    ret_geometry->tensor_bytes = bytes;
-    ret_geometry->stride_bytes = bytes;
-    ret_geometry->payload_bytes = bytes;
-    ret_geometry->payload_span = bytes;
-}
-
-enum kvc_status kvci_manifest_parse(const struct kvci_metadata *metadata, uint64_t offset,
-                                    uint32_t align_bytes, uint64_t opaque_bytes,
-                                    struct kvci_geometry *ret_geometry, struct kvc_error *error)
-{
-    struct kvci_span span = metadata->spans[KVCI_MEMBER_TENSOR_MANIFEST];
-    struct walk walk = {.metadata = metadata,
-                        .geometry = ret_geometry,
-                        .offset = offset + span.offset,
-                        .error = error};
-    memset(ret_geometry, 0, sizeof(*ret_geometry));
-    if (!metadata->present[KVCI_MEMBER_TENSOR_MANIFEST]) {
-        opaque_geometry(opaque_bytes, ret_geometry);
-    } else {
-        ret_geometry->manifest_version = 1;
-        enum kvc_status status = take_manifest(&walk, align_bytes);
-        if (status != KVC_OK) {
-            return status;
-        }
+    enum kvc_status status = KVC_OK;
+    const struct kvci_place opaque = {.bytes = opaque_bytes, .layer = KVC_NO_LAYER};
+    bool fits = true;
+    switch (metadata->manifest_version) {
+    case 0:
+        fits = kvci_geometry_add(geometry, &opaque);
+        break;
+    case 1:
+        status = parse_version_1(metadata, offset, geometry, error);
+        break;
+    default:
+        status = kvci_manifest2_parse(metadata, offset, layers, geometry, error);
+        break;
     }
-    ret_geometry->chunks_per_tensor = ret_geometry->tensor_bytes / KVCI_CHUNK_BYTES +
-                                      (ret_geometry->tensor_bytes % KVCI_CHUNK_BYTES != 0 ? 1 : 0);
-    if (!compute_file_bytes(ret_geometry, metadata->bytes)) {
+    if (status == KVC_OK && !(fits && kvci_geometry_finish(geometry, metadata->bytes))) {
         return kvci_fail(error, KVC_E_GEOMETRY, KVC_NO_OFFSET,
                          "a payload of %llu bytes does not fit a file of at most 9007199254740991 "
                          "bytes",
-                         (unsigned long long)ret_geometry->payload_bytes);
+                         (unsigned long long)(fits ? geometry->payload_bytes : opaque_bytes));
     }
+    return status;
+}
+
+enum kvc_status kvci_manifest_load(const struct kvci_metadata *metadata, uint64_t offset,
+                                   uint32_t align_bytes, uint64_t opaque_bytes,
+                                   uint32_t tensor_count, const struct kvc_allocator *allocator,
+                                   struct kvci_geometry *ret_geometry, struct kvc_error *error)
+{
+    struct kvci_geometry geometry = {.manifest_version = metadata->manifest_version,
+                                     .align_bytes = align_bytes};
+    size_t layers_bytes = metadata->layer_records * sizeof(struct kvci_layer);
+    struct kvci_layer *layers = kvci_alloc(allocator, layers_bytes);
+    enum kvc_status status = KVC_OK;
+    if (layers == NULL || !kvci_geometry_allocate(&geometry, allocator, tensor_count)) {
+        status = kvci_fail_memory(error, layers_bytes + tensor_count * sizeof(*geometry.places));
+    }
+    if (status == KVC_OK) {
+        status = parse(metadata, offset, opaque_bytes, layers, &geometry, error);
+    }
+    kvci_free(allocator, layers);
+    if (status != KVC_OK) {
+        kvci_geometry_free(&geometry, allocator);
+        return status;
+    }
+    *ret_geometry = geometry;
     return KVC_OK;
 }
 
@@ -484,10 +367,21 @@ static enum kvc_status disagree(struct kvc_error *error, const char *field, uint
     return KVC_E_GEOMETRY;
 }
 
-enum kvc_status kvci_manifest_agrees(const struct kvci_geometry *geometry,
+uint64_t kvci_manifest_features(const struct kvci_metadata *metadata)
+{
+    return (metadata->manifest_version == 2 ? KVCI_INCOMPAT_MANIFEST_2 : 0) |
+           (metadata->present[KVCI_MEMBER_PARENT_ROOT] ? KVCI_INCOMPAT_SEGMENT : 0);
+}
+
+enum kvc_status kvci_manifest_agrees(const struct kvci_metadata *metadata,
+                                     const struct kvci_geometry *geometry,
                                      const struct kvci_header *header, struct kvc_error *error)
 {
     uint32_t count = geometry->manifest_version == 0 ? 0 : geometry->tensor_count;
+    uint64_t features = kvci_manifest_features(metadata);
+    if (header->incompat != features) {
+        return disagree(error, "incompat", KVCI_HEADER_INCOMPAT, features, header->incompat);
+    }
     if (header->tensor_count != count) {
         return disagree(error, "tensor_count", KVCI_HEADER_TENSOR_COUNT, count,
                         header->tensor_count);
@@ -503,35 +397,25 @@ enum kvc_status kvci_manifest_agrees(const struct kvci_geometry *geometry,
     return KVC_OK;
 }
 
-void kvci_manifest_name(const struct kvci_geometry *geometry, uint32_t index,
-                        char ret_name[KVCI_NAME_BYTES])
+void kvci_manifest_tensor(const struct kvci_metadata *metadata,
+                          const struct kvci_geometry *geometry, uint32_t index,
+                          struct kvci_form *ret_form)
 {
-    ret_name[0] = '\0';
-    if (geometry->manifest_version != 0) {
-        (void)snprintf(ret_name, KVCI_NAME_BYTES, "layer.%u.%s", index / 2,
-                       index % 2 == 0 ? "key" : "value");
+    const struct kvci_place *place = &geometry->places[index];
+    struct kvci_form form = {.dtype = metadata->dtype, .rank = KVCI_RANK};
+    if (geometry->manifest_version == 2) {
+        kvci_tensor_table_form(metadata, place, ret_form);
+        return;
     }
-}
-
-bool kvci_manifest_find(const struct kvci_geometry *geometry, const char *name, size_t name_bytes,
-                        uint32_t *ret_index)
-{
-    char candidate[KVCI_NAME_BYTES];
-    uint64_t layer = 0;
-    size_t at = strlen("layer.");
-    while (at < name_bytes && name[at] >= '0' && name[at] <= '9' && layer < KVCI_MAX_DIMENSION) {
-        layer = 10 * layer + (uint64_t)(name[at] - '0');
-        at++;
+    if (geometry->manifest_version == 0) {
+        form.dtype = kvci_dtype_find((const uint8_t *)"u8", 2);
+        form.rank = 1;
+        form.shape[0] = place->bytes;
+    } else {
+        form.shape[0] = geometry->batch_size;
+        form.shape[1] = metadata->kv_heads;
+        form.shape[2] = metadata->sequence_length;
+        form.shape[3] = metadata->head_dim;
     }
-    /* Both tensors of the layer are spelled out and compared, so that only one spelling counts. */
-    for (uint64_t index = 2 * layer; index < 2 * layer + 2; index++) {
-        if (index < geometry->tensor_count) {
-            kvci_manifest_name(geometry, (uint32_t)index, candidate);
-            if (strlen(candidate) == name_bytes && memcmp(candidate, name, name_bytes) == 0) {
-                *ret_index = (uint32_t)index;
-                return true;
-            }
-        }
-    }
-    return false;
+    *ret_form = form;
 }

@@ -3,6 +3,7 @@
 #include "metadata.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "decimal.h"
@@ -10,22 +11,31 @@
 
 #include "ban.h"
 
+/* `since` is the minor version whose registry has the name first. */
 static const struct {
     const char *name;
     bool required;
+    uint8_t since;
 } members[KVCI_MEMBER_COUNT] = {
-    [KVCI_MEMBER_DTYPE] = {"dtype", true},
-    [KVCI_MEMBER_HEAD_DIM] = {"head_dim", true},
-    [KVCI_MEMBER_KV_HEADS] = {"kv_heads", true},
-    [KVCI_MEMBER_LAYERS] = {"layers", true},
-    [KVCI_MEMBER_LAYOUT] = {"layout", true},
-    [KVCI_MEMBER_MODEL_REVISION] = {"model_revision", true},
-    [KVCI_MEMBER_ROPE_THETA] = {"rope_theta", true},
-    [KVCI_MEMBER_SEQUENCE_LENGTH] = {"sequence_length", true},
-    [KVCI_MEMBER_SEQUENCE_START] = {"sequence_start", true},
-    [KVCI_MEMBER_TENSOR_MANIFEST] = {"tensor_manifest", false},
-    [KVCI_MEMBER_TOKENIZER_SHA256] = {"tokenizer_sha256", true},
-    [KVCI_MEMBER_USER] = {"user", false},
+    [KVCI_MEMBER_ADAPTERS] = {"adapters", false, 1},
+    [KVCI_MEMBER_ATTENTION] = {"attention", false, 1},
+    [KVCI_MEMBER_COMPUTE_DTYPE] = {"compute_dtype", false, 1},
+    [KVCI_MEMBER_DTYPE] = {"dtype", true, 0},
+    [KVCI_MEMBER_HEAD_DIM] = {"head_dim", true, 0},
+    [KVCI_MEMBER_KV_HEADS] = {"kv_heads", true, 0},
+    [KVCI_MEMBER_KV_QUANTIZATION] = {"kv_quantization", false, 1},
+    [KVCI_MEMBER_LAYERS] = {"layers", true, 0},
+    [KVCI_MEMBER_LAYOUT] = {"layout", true, 0},
+    [KVCI_MEMBER_MODEL_REVISION] = {"model_revision", true, 0},
+    [KVCI_MEMBER_PARENT_ROOT] = {"parent_root", false, 1},
+    [KVCI_MEMBER_ROPE] = {"rope", false, 1},
+    [KVCI_MEMBER_ROPE_THETA] = {"rope_theta", true, 0},
+    [KVCI_MEMBER_SEQUENCE_LENGTH] = {"sequence_length", true, 0},
+    [KVCI_MEMBER_SEQUENCE_START] = {"sequence_start", true, 0},
+    [KVCI_MEMBER_TENSOR_MANIFEST] = {"tensor_manifest", false, 0},
+    [KVCI_MEMBER_TOKENIZER_SHA256] = {"tokenizer_sha256", true, 0},
+    [KVCI_MEMBER_USER] = {"user", false, 0},
+    [KVCI_MEMBER_WEIGHTS_DIGEST] = {"weights_digest", false, 1},
 };
 
 /* What a parse carries from step to step. */
@@ -76,11 +86,13 @@ static enum kvc_status refuse_spelling(const struct parse *parse, const struct k
                      scan->problem, scan->problem_offset);
 }
 
-/* Names must be compared decoded: a name spelled with escapes is still that name. */
-static int find_member(const struct kvci_json_token *key)
+/* Names must be compared decoded: a name spelled with escapes is still that name. One that is newer
+ * than the file is as unknown as any other. */
+static int find_member(const struct parse *parse, const struct kvci_json_token *key)
 {
     for (int i = 0; i < KVCI_MEMBER_COUNT; i++) {
-        if (kvci_json_equals(key->text, key->bytes, members[i].name)) {
+        if (members[i].since <= parse->version_minor &&
+            kvci_json_equals(key->text, key->bytes, members[i].name)) {
             return i;
         }
     }
@@ -119,7 +131,7 @@ static enum kvc_status index_members(const struct parse *parse, uint64_t max_val
         if (token.type != KVCI_JSON_KEY) {
             continue;
         }
-        int member = find_member(&token);
+        int member = find_member(parse, &token);
         if (member < 0) {
             keep_first_unknown(&token, ret_unknown);
         }
@@ -132,6 +144,9 @@ static enum kvc_status index_members(const struct parse *parse, uint64_t max_val
             metadata->present[member] = true;
             metadata->spans[member].offset = value.offset;
             metadata->spans[member].bytes = end - value.offset;
+            if (members[member].since > metadata->lowest_minor) {
+                metadata->lowest_minor = members[member].since;
+            }
         }
     }
 }
@@ -168,6 +183,13 @@ static enum kvc_status take_integer(const struct parse *parse, enum kvci_member 
     return KVC_OK;
 }
 
+/* The layers of manifest version 2 need not agree on a value for the whole cache: null. */
+static bool is_null(const struct parse *parse, enum kvci_member member)
+{
+    return parse->metadata->manifest_version == 2 &&
+           value_of(parse->metadata, member).type == KVCI_JSON_NULL;
+}
+
 static enum kvc_status take_dimension(const struct parse *parse, enum kvci_member member,
                                       uint32_t *ret_value)
 {
@@ -176,6 +198,19 @@ static enum kvc_status take_dimension(const struct parse *parse, enum kvci_membe
         take_integer(parse, member, 1, KVCI_MAX_DIMENSION, "an integer from 1 to 32768", &value);
     *ret_value = (uint32_t)value;
     return status;
+}
+
+static enum kvc_status take_dimensions(const struct parse *parse)
+{
+    struct kvci_metadata *metadata = parse->metadata;
+    enum kvc_status status = KVC_OK;
+    if (!is_null(parse, KVCI_MEMBER_HEAD_DIM)) {
+        status = take_dimension(parse, KVCI_MEMBER_HEAD_DIM, &metadata->head_dim);
+    }
+    if (status == KVC_OK && !is_null(parse, KVCI_MEMBER_KV_HEADS)) {
+        status = take_dimension(parse, KVCI_MEMBER_KV_HEADS, &metadata->kv_heads);
+    }
+    return status == KVC_OK ? take_dimension(parse, KVCI_MEMBER_LAYERS, &metadata->layers) : status;
 }
 
 static enum kvc_status take_rope_theta(const struct parse *parse)
@@ -193,11 +228,16 @@ static enum kvc_status take_rope_theta(const struct parse *parse)
 
 static enum kvc_status take_dtype(const struct parse *parse)
 {
+    const bool second = parse->metadata->manifest_version == 2;
     struct kvci_json_token token = value_of(parse->metadata, KVCI_MEMBER_DTYPE);
     bool string = token.type == KVCI_JSON_STRING;
     const struct kvci_dtype *dtype = string ? kvci_dtype_find(token.text, token.bytes) : NULL;
-    if (dtype == NULL) {
-        return refuse_member(parse, KVCI_MEMBER_DTYPE, KVCI_DTYPE_NAMES, &token);
+    if (is_null(parse, KVCI_MEMBER_DTYPE)) {
+        return KVC_OK;
+    }
+    if (dtype == NULL || !(second || dtype->version_1)) {
+        return refuse_member(parse, KVCI_MEMBER_DTYPE,
+                             second ? KVCI_DTYPE_NAMES ", or null" : KVCI_DTYPE_NAMES_1, &token);
     }
     parse->metadata->dtype = dtype;
     return KVC_OK;
@@ -213,6 +253,15 @@ static bool is_lower_hex(const uint8_t *text, size_t bytes)
     return true;
 }
 
+static enum kvc_status judge_text(const struct parse *parse, enum kvci_member member, unsigned most,
+                                  const char *expected)
+{
+    struct kvci_json_token token = value_of(parse->metadata, member);
+    size_t bytes =
+        token.type == KVCI_JSON_STRING ? kvci_json_decoded_bytes(token.text, token.bytes) : 0;
+    return bytes >= 1 && bytes <= most ? KVC_OK : refuse_member(parse, member, expected, &token);
+}
+
 static enum kvc_status judge_strings(const struct parse *parse)
 {
     struct kvci_json_token token = value_of(parse->metadata, KVCI_MEMBER_LAYOUT);
@@ -220,13 +269,11 @@ static enum kvc_status judge_strings(const struct parse *parse)
         !kvci_json_equals(token.text, token.bytes, "layer-major-k-then-v")) {
         return refuse_member(parse, KVCI_MEMBER_LAYOUT, "\"layer-major-k-then-v\"", &token);
     }
-    token = value_of(parse->metadata, KVCI_MEMBER_MODEL_REVISION);
-    size_t bytes =
-        token.type == KVCI_JSON_STRING ? kvci_json_decoded_bytes(token.text, token.bytes) : 0;
-    if (bytes < 1 || bytes > KVCI_MAX_MODEL_REVISION_BYTES) {
-        return refuse_member(parse, KVCI_MEMBER_MODEL_REVISION,
-                             "a string of 1 to 1024 bytes that names the model's exact weights",
-                             &token);
+    enum kvc_status status =
+        judge_text(parse, KVCI_MEMBER_MODEL_REVISION, KVCI_MAX_MODEL_REVISION_BYTES,
+                   "a string of 1 to 1024 bytes that names the model's exact weights");
+    if (status != KVC_OK) {
+        return status;
     }
     token = value_of(parse->metadata, KVCI_MEMBER_TOKENIZER_SHA256);
     if (token.type != KVCI_JSON_STRING || token.bytes != KVCI_TOKENIZER_SHA256_CHARS ||
@@ -237,14 +284,86 @@ static enum kvc_status judge_strings(const struct parse *parse)
     return KVC_OK;
 }
 
+static enum kvc_status judge_parent(const struct parse *parse)
+{
+    static const char scheme[] = "kvc1:";
+    const size_t scheme_bytes = sizeof(scheme) - 1;
+    if (!parse->metadata->present[KVCI_MEMBER_PARENT_ROOT]) {
+        return KVC_OK;
+    }
+    struct kvci_json_token token = value_of(parse->metadata, KVCI_MEMBER_PARENT_ROOT);
+    if (token.type != KVCI_JSON_STRING || token.bytes != scheme_bytes + 2 * KVCI_DIGEST ||
+        memcmp(token.text, scheme, scheme_bytes) != 0 ||
+        !is_lower_hex(token.text + scheme_bytes, token.bytes - scheme_bytes)) {
+        return refuse_member(parse, KVCI_MEMBER_PARENT_ROOT,
+                             "a root: \"kvc1:\" and 64 lower-case hexadecimal digits", &token);
+    }
+    token = value_of(parse->metadata, KVCI_MEMBER_SEQUENCE_START);
+    if (parse->metadata->sequence_start == 0) {
+        return kvci_metadata_refuse(parse->error, KVC_E_GEOMETRY, parse->offset,
+                                    members[KVCI_MEMBER_SEQUENCE_START].name,
+                                    "at least 1, behind the tokens of parent_root", &token);
+    }
+    return KVC_OK;
+}
+
+static enum kvc_status judge_adapters(const struct parse *parse)
+{
+    const struct kvci_span span = parse->metadata->spans[KVCI_MEMBER_ADAPTERS];
+    struct kvci_json scan;
+    struct kvci_json_token token = value_of(parse->metadata, KVCI_MEMBER_ADAPTERS);
+    char path[32];
+    size_t end = 0;
+    if (token.type != KVCI_JSON_ARRAY) {
+        return refuse_member(parse, KVCI_MEMBER_ADAPTERS, "an array of objects", &token);
+    }
+    kvci_json_init(&scan, parse->metadata->text + span.offset, span.bytes, KVCI_JSON_STRICT,
+                   UINT64_MAX);
+    (void)kvci_json_next(&scan, &token);
+    for (unsigned i = 0; kvci_json_next(&scan, &token) && token.type != KVCI_JSON_ARRAY_END; i++) {
+        if (token.type != KVCI_JSON_OBJECT) {
+            (void)snprintf(path, sizeof(path), "adapters[%u]", i);
+            return kvci_metadata_refuse(parse->error, KVC_E_SCHEMA, parse->offset + span.offset,
+                                        path, "an object", &token);
+        }
+        if (!kvci_json_skip(&scan, &token, &end)) {
+            break;
+        }
+    }
+    return KVC_OK;
+}
+
+/* The names of 1.1, which say more about what made the cache. Each may be left out. */
+static enum kvc_status judge_identity(const struct parse *parse)
+{
+    const bool *present = parse->metadata->present;
+    enum kvc_status status = KVC_OK;
+    if (present[KVCI_MEMBER_ADAPTERS]) {
+        status = judge_adapters(parse);
+    }
+    if (status == KVC_OK && present[KVCI_MEMBER_COMPUTE_DTYPE]) {
+        status = judge_text(parse, KVCI_MEMBER_COMPUTE_DTYPE, KVCI_MAX_COMPUTE_DTYPE_BYTES,
+                            "a string of 1 to 64 bytes");
+    }
+    if (status == KVC_OK && present[KVCI_MEMBER_WEIGHTS_DIGEST]) {
+        status = judge_text(parse, KVCI_MEMBER_WEIGHTS_DIGEST, KVCI_MAX_WEIGHTS_DIGEST_BYTES,
+                            "a string of 1 to 256 bytes");
+    }
+    return status == KVC_OK ? judge_parent(parse) : status;
+}
+
 static enum kvc_status judge_objects(const struct parse *parse)
 {
-    static const enum kvci_member objects[] = {KVCI_MEMBER_TENSOR_MANIFEST, KVCI_MEMBER_USER};
-    for (size_t i = 0; i < 2; i++) {
+    static const enum kvci_member objects[] = {KVCI_MEMBER_ATTENTION, KVCI_MEMBER_KV_QUANTIZATION,
+                                               KVCI_MEMBER_ROPE, KVCI_MEMBER_TENSOR_MANIFEST,
+                                               KVCI_MEMBER_USER};
+    for (size_t i = 0; i < sizeof(objects) / sizeof(objects[0]); i++) {
         if (parse->metadata->present[objects[i]]) {
             struct kvci_json_token token = value_of(parse->metadata, objects[i]);
-            if (token.type != KVCI_JSON_OBJECT) {
-                return refuse_member(parse, objects[i], "an object", &token);
+            bool nullable = objects[i] == KVCI_MEMBER_KV_QUANTIZATION;
+            if (token.type != KVCI_JSON_OBJECT && !(nullable && token.type == KVCI_JSON_NULL)) {
+                return refuse_member(parse, objects[i],
+                                     nullable ? "an object or null" : "an object", &token);
             }
         }
     }
@@ -286,29 +405,67 @@ static enum kvc_status judge_names(const struct parse *parse, const struct kvci_
     return KVC_OK;
 }
 
+/* Passes over the rest of a value, and counts the items of an array; false when something in it is
+ * wrong. */
+static bool count_items(struct kvci_json *scan, const struct kvci_json_token *first,
+                        uint64_t *ret_count)
+{
+    struct kvci_json_token token;
+    uint64_t count = 0;
+    if (first->type != KVCI_JSON_OBJECT && first->type != KVCI_JSON_ARRAY) {
+        *ret_count = 0;
+        return true;
+    }
+    do {
+        if (!kvci_json_next(scan, &token)) {
+            return false;
+        }
+        count += token.depth == first->depth + 1 && token.type != KVCI_JSON_OBJECT_END &&
+                 token.type != KVCI_JSON_ARRAY_END;
+    } while (token.depth != first->depth);
+    *ret_count = first->type == KVCI_JSON_ARRAY ? count : 0;
+    return true;
+}
+
 /* The version is judged before anything that it could give another meaning. A manifest that has no
- * version, or no right one, is left to manifest.h. */
+ * version, or no right one, is left to manifest.h as one of version 1. The records are counted, so
+ * that memory for them can be taken before they are judged. */
 static enum kvc_status judge_manifest_version(const struct parse *parse)
 {
-    const struct kvci_metadata *metadata = parse->metadata;
+    struct kvci_metadata *metadata = parse->metadata;
     const struct kvci_span span = metadata->spans[KVCI_MEMBER_TENSOR_MANIFEST];
     struct kvci_json scan;
     struct kvci_json_token token;
-    size_t end = 0;
-    if (!metadata->present[KVCI_MEMBER_TENSOR_MANIFEST] || metadata->text[span.offset] != '{') {
+    if (!metadata->present[KVCI_MEMBER_TENSOR_MANIFEST]) {
+        return KVC_OK;
+    }
+    metadata->manifest_version = 1;
+    if (metadata->text[span.offset] != '{') {
         return KVC_OK;
     }
     kvci_json_init(&scan, metadata->text + span.offset, span.bytes, KVCI_JSON_STRICT, UINT64_MAX);
     (void)kvci_json_next(&scan, &token);
     while (kvci_json_next(&scan, &token) && token.type == KVCI_JSON_KEY) {
-        bool wanted = kvci_json_equals(token.text, token.bytes, "version");
-        if (!kvci_json_next(&scan, &token) || !kvci_json_skip(&scan, &token, &end)) {
+        const struct kvci_json_token key = token;
+        uint64_t count = 0;
+        if (!kvci_json_next(&scan, &token) || !count_items(&scan, &token, &count)) {
             break;
         }
-        if (wanted && token.type == KVCI_JSON_INTEGER && token.integer > 1) {
-            return kvci_metadata_refuse(parse->error, KVC_E_MANIFEST, parse->offset + span.offset,
-                                        "tensor_manifest.version",
-                                        "1 (a newer version of this library may read it)", &token);
+        if (kvci_json_equals(key.text, key.bytes, "layers")) {
+            metadata->layer_records =
+                count < KVCI_MAX_LAYER_RECORDS ? (uint32_t)count : KVCI_MAX_LAYER_RECORDS;
+        } else if (kvci_json_equals(key.text, key.bytes, "tensors")) {
+            metadata->tensor_records =
+                count < KVCI_MAX_TENSOR_COUNT ? (uint32_t)count : KVCI_MAX_TENSOR_COUNT;
+        } else if (kvci_json_equals(key.text, key.bytes, "version") &&
+                   token.type == KVCI_JSON_INTEGER && token.integer > 1) {
+            if (token.integer > 2) {
+                return kvci_metadata_refuse(parse->error, KVC_E_MANIFEST,
+                                            parse->offset + span.offset, "tensor_manifest.version",
+                                            "1 or 2 (a newer version of this library may read it)",
+                                            &token);
+            }
+            metadata->manifest_version = 2;
         }
     }
     return KVC_OK;
@@ -319,13 +476,7 @@ static enum kvc_status judge_values(const struct parse *parse)
     struct kvci_metadata *metadata = parse->metadata;
     enum kvc_status status = take_dtype(parse);
     if (status == KVC_OK) {
-        status = take_dimension(parse, KVCI_MEMBER_HEAD_DIM, &metadata->head_dim);
-    }
-    if (status == KVC_OK) {
-        status = take_dimension(parse, KVCI_MEMBER_KV_HEADS, &metadata->kv_heads);
-    }
-    if (status == KVC_OK) {
-        status = take_dimension(parse, KVCI_MEMBER_LAYERS, &metadata->layers);
+        status = take_dimensions(parse);
     }
     if (status == KVC_OK) {
         status = take_rope_theta(parse);
@@ -343,6 +494,9 @@ static enum kvc_status judge_values(const struct parse *parse)
     }
     if (status == KVC_OK) {
         status = judge_objects(parse);
+    }
+    if (status == KVC_OK) {
+        status = judge_identity(parse);
     }
     return status;
 }

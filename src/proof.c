@@ -17,14 +17,15 @@
 
 struct kvci_tensor kvci_reader_tensor(const struct kvc_reader *reader, uint32_t index)
 {
-    const struct kvci_geometry *geometry = &reader->geometry;
-    bool last = index + 1 == geometry->tensor_count;
+    const struct kvci_place *place = &reader->geometry.places[index];
+    const struct kvci_places *places = &reader->frame.places;
     struct kvci_tensor tensor = {
         .index = index,
-        .file_offset = reader->frame.places.payload_offset + index * geometry->stride_bytes,
-        .bytes = geometry->tensor_bytes,
-        .chunks = geometry->chunks_per_tensor,
-        .gap_bytes = last ? 0 : geometry->stride_bytes - geometry->tensor_bytes,
+        .file_offset = places->payload_offset + place->position,
+        .row_offset = places->trailer_offset + KVCI_DIGEST * place->first_value,
+        .bytes = place->bytes,
+        .chunks = kvci_place_chunks(place),
+        .gap_bytes = kvci_geometry_gap(&reader->geometry, index),
         .digest = reader->frame.digests + (size_t)index * KVCI_DIGEST,
     };
     return tensor;
@@ -33,7 +34,7 @@ struct kvci_tensor kvci_reader_tensor(const struct kvc_reader *reader, uint32_t 
 void kvci_reader_name_tensor(const struct kvc_reader *reader, uint32_t index, char ret_text[64])
 {
     char name[KVCI_NAME_BYTES];
-    kvci_manifest_name(&reader->geometry, index, name);
+    kvci_geometry_name(&reader->geometry, &reader->geometry.places[index], name);
     if (name[0] == '\0') {
         (void)snprintf(ret_text, TENSOR_TEXT_BYTES, "the opaque payload");
     } else {
@@ -44,7 +45,7 @@ void kvci_reader_name_tensor(const struct kvc_reader *reader, uint32_t index, ch
 static void set_field(const struct kvc_reader *reader, uint32_t index, struct kvc_error *error)
 {
     char name[KVCI_NAME_BYTES];
-    kvci_manifest_name(&reader->geometry, index, name);
+    kvci_geometry_name(&reader->geometry, &reader->geometry.places[index], name);
     kvci_error_field(error, name, strlen(name));
 }
 
@@ -77,7 +78,7 @@ static enum kvc_status load_row(const struct kvc_reader *reader, const struct kv
                                 uint8_t **ret_row, struct kvc_error *error)
 {
     uint64_t bytes = KVCI_DIGEST * tensor->chunks;
-    uint64_t offset = reader->frame.places.trailer_offset + tensor->index * bytes;
+    uint64_t offset = tensor->row_offset;
     struct kvci_proof *proof = &reader->proofs[tensor->index];
     uint8_t *bad_digest = atomic_load(&proof->bad_digest);
     if (bad_digest != NULL) {
@@ -201,22 +202,12 @@ enum kvc_status kvci_reader_check_gap(const struct kvci_tensor *tensor, const ui
     return KVC_E_PADDING;
 }
 
-static uint64_t tiles_per_tensor(const struct kvc_reader *reader)
-{
-    return (reader->geometry.chunks_per_tensor + KVCI_TILE_CHUNKS - 1) / KVCI_TILE_CHUNKS;
-}
-
-uint64_t kvci_reader_tile_count(const struct kvc_reader *reader)
-{
-    return tiles_per_tensor(reader) * reader->geometry.tensor_count;
-}
-
 struct kvci_tile kvci_reader_tile(const struct kvc_reader *reader, uint64_t tile)
 {
-    uint64_t per_tensor = tiles_per_tensor(reader);
+    uint32_t index = kvci_geometry_search(&reader->geometry, tile, 0);
     struct kvci_tile result;
-    result.tensor = kvci_reader_tensor(reader, (uint32_t)(tile / per_tensor));
-    result.first_chunk = tile % per_tensor * KVCI_TILE_CHUNKS;
+    result.tensor = kvci_reader_tensor(reader, index);
+    result.first_chunk = (tile - reader->geometry.places[index].first_tile) * KVCI_TILE_CHUNKS;
     uint64_t left = result.tensor.chunks - result.first_chunk;
     result.chunk_count = left < KVCI_TILE_CHUNKS ? left : KVCI_TILE_CHUNKS;
     result.last = left <= KVCI_TILE_CHUNKS;

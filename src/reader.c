@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "alloc.h"
+#include "blake3.h"
 #include "info.h"
 #include "status.h"
 
@@ -32,21 +33,45 @@ static enum kvc_status take_options(const struct kvc_reader_options *options,
     return KVC_OK;
 }
 
+/* A tensor of no bytes is never read, so that its digest is held against its bytes here. */
+static enum kvc_status judge_empty(const struct kvc_reader *reader, struct kvc_error *error)
+{
+    uint8_t digest[KVCI_DIGEST];
+    char name[KVCI_NAME_BYTES];
+    kvci_blake3_hash(NULL, 0, digest);
+    for (uint32_t i = 0; i < reader->geometry.tensor_count; i++) {
+        const uint8_t *found = reader->frame.digests + (size_t)i * KVCI_DIGEST;
+        if (reader->geometry.places[i].bytes > 0 || memcmp(found, digest, sizeof(digest)) == 0) {
+            continue;
+        }
+        uint64_t offset = reader->frame.places.digests_offset + (uint64_t)i * KVCI_DIGEST;
+        kvci_geometry_name(&reader->geometry, &reader->geometry.places[i], name);
+        (void)kvci_fail(error, KVC_E_CHUNK, offset,
+                        "tensor %s has no bytes, but its digest at byte %llu is not that of no "
+                        "bytes",
+                        name, (unsigned long long)offset);
+        kvci_error_field(error, name, strlen(name));
+        return KVC_E_CHUNK;
+    }
+    return KVC_OK;
+}
+
 static enum kvc_status parse(struct kvc_reader *reader, struct kvc_error *error)
 {
     const struct kvci_header *header = &reader->frame.header;
+    const uint32_t count = header->tensor_count > 0 ? header->tensor_count : 1;
     enum kvc_status status = kvci_metadata_parse(
         reader->frame.metadata_text, (size_t)header->metadata_bytes, KVCI_HEADER_BYTES,
         header->version_minor, header->tensor_count, &reader->metadata, error);
     if (status == KVC_OK) {
-        status = kvci_manifest_parse(&reader->metadata, KVCI_HEADER_BYTES,
-                                     UINT32_C(1) << header->align_log2, header->payload_span,
-                                     &reader->geometry, error);
+        status = kvci_manifest_load(&reader->metadata, KVCI_HEADER_BYTES,
+                                    UINT32_C(1) << header->align_log2, header->payload_span, count,
+                                    reader->allocator, &reader->geometry, error);
     }
     if (status == KVC_OK) {
-        status = kvci_manifest_agrees(&reader->geometry, header, error);
+        status = kvci_manifest_agrees(&reader->metadata, &reader->geometry, header, error);
     }
-    return status;
+    return status == KVC_OK ? judge_empty(reader, error) : status;
 }
 
 /* Takes the source over: it is closed when this fails. */
@@ -184,6 +209,7 @@ void kvc_reader_free(struct kvc_reader *reader)
         kvci_free(allocator, atomic_load(&reader->proofs[i].bad_digest));
     }
     kvci_free(allocator, reader->proofs);
+    kvci_geometry_free(&reader->geometry, allocator);
     kvci_frame_free(&reader->frame, allocator);
     kvci_free(allocator, reader);
 }
@@ -255,21 +281,24 @@ enum kvc_status kvc_reader_tensor(const struct kvc_reader *reader, uint32_t inde
                          "ret_tensor must point to a struct made with KVC_TENSOR_INIT");
     }
     const struct kvci_geometry *geometry = &reader->geometry;
+    const struct kvci_place *place = &geometry->places[index];
     const struct kvci_tensor tensor = kvci_reader_tensor(reader, index);
     const bool opaque = geometry->manifest_version == 0;
+    struct kvci_form form = {0};
+    kvci_manifest_tensor(&reader->metadata, geometry, index, &form);
     struct kvc_tensor result = {
         .size = sizeof(result),
-        .dtype = opaque ? "u8" : reader->metadata.dtype->name,
-        .kind = opaque ? "" : (index % 2 == 0 ? "key" : "value"),
-        .layer = opaque ? 0 : index / 2,
-        .rank = opaque ? 1 : KVCI_RANK,
-        .offset = index * geometry->tensor_bytes,
+        .dtype = form.dtype->name,
+        .kind = opaque ? "" : kvci_role_name((enum kvci_role)place->role),
+        .layer = opaque ? 0 : place->layer,
+        .rank = form.rank,
+        .offset = place->offset,
         .file_offset = tensor.file_offset,
         .tensor_bytes = tensor.bytes,
         .chunk_count = tensor.chunks,
     };
-    kvci_manifest_name(geometry, index, result.name);
-    memcpy(result.shape, geometry->shape, result.rank * sizeof(result.shape[0]));
+    kvci_geometry_name(geometry, place, result.name);
+    memcpy(result.shape, form.shape, sizeof(form.shape));
     memcpy(result.digest, tensor.digest, sizeof(result.digest));
     *ret_tensor = result;
     return KVC_OK;
@@ -281,12 +310,15 @@ enum kvc_status kvc_reader_find(const struct kvc_reader *reader, const char *nam
     if (reader == NULL || name == NULL || ret_index == NULL) {
         return null_argument(error, "reader, name and ret_index");
     }
-    if (!kvci_manifest_find(&reader->geometry, name, name_bytes, ret_index)) {
+    if (!kvci_geometry_find(&reader->geometry, name, name_bytes, ret_index)) {
         (void)kvci_fail(error, KVC_E_NOT_FOUND, KVC_NO_OFFSET, "there is no tensor \"%.*s\": %s",
                         kvci_shown(name, name_bytes), name,
                         reader->geometry.manifest_version == 0
                             ? "the payload is opaque and has the empty name"
-                            : "names are layer.0.key, layer.0.value, layer.1.key, ...");
+                        : reader->geometry.manifest_version == 1
+                            ? "names are layer.0.key, layer.0.value, layer.1.key, ..."
+                            : "names are like layer.0.key, cross.0.value, layer.1.conv_state.0, "
+                              "token_ids");
         kvci_error_field(error, name, name_bytes);
         return KVC_E_NOT_FOUND;
     }

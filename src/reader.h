@@ -54,6 +54,7 @@ void kvci_frame_free(struct kvci_frame *frame, const struct kvc_allocator *alloc
 struct kvci_tensor {
     uint32_t index;
     uint64_t file_offset;
+    uint64_t row_offset; /* in the file, of its chunk values */
     uint64_t bytes;
     uint64_t chunks;
     uint64_t gap_bytes; /* zeros up to the next tensor */
@@ -80,7 +81,8 @@ enum kvc_status kvci_reader_check_gap(const struct kvci_tensor *tensor, const ui
 /* Bytes of `count` chunks beginning with number `first`; the tensor's last chunk may be short. */
 uint64_t kvci_chunk_run_bytes(const struct kvci_tensor *tensor, uint64_t first, uint64_t count);
 
-/* Tiles of the whole payload: each tensor has its own, and its last one takes the gap along. */
+/* Tiles of the whole payload: each tensor has its own, and its last one takes the gap along. A
+ * tensor of no bytes has none. */
 struct kvci_tile {
     struct kvci_tensor tensor;
     uint64_t first_chunk;
@@ -88,7 +90,6 @@ struct kvci_tile {
     bool last;
 };
 
-uint64_t kvci_reader_tile_count(const struct kvc_reader *reader);
 struct kvci_tile kvci_reader_tile(const struct kvc_reader *reader, uint64_t tile);
 
 /* Writes the tensor's name as it stands in messages. */

@@ -5,9 +5,6 @@
 
 #include "kvc.h"
 
-/* Four grid chunks: hashing and copying a tile stays in a core's second-level cache. */
-#define KVCI_TILE_CHUNKS 4
-
 /* Does tile number `tile`. `scratch` belongs to the calling thread. Called from several threads. */
 typedef enum kvc_status (*kvci_tile_fn)(void *context, uint64_t tile, uint8_t *scratch,
                                         struct kvc_error *error);

@@ -10,7 +10,6 @@
 
 struct verifying {
     const struct kvc_reader *reader;
-    uint64_t tiles_per_tensor;
     kvc_failure_fn on_failure;
     void *failure_context;
 };
@@ -18,11 +17,6 @@ struct verifying {
 /* The work on a tensor: its tiles, then the gap behind it, then its row. Each is looked at even
  * when one before it is damaged. */
 #define STEPS_AFTER_TILES 2
-
-static uint64_t steps_per_tensor(const struct verifying *verifying)
-{
-    return verifying->tiles_per_tensor + STEPS_AFTER_TILES;
-}
 
 static enum kvc_status verify_tile(const struct kvc_reader *reader, uint64_t number,
                                    uint8_t *scratch, struct kvc_error *error)
@@ -63,7 +57,8 @@ static int report(void *context, uint64_t step, const struct kvc_error *failure)
 
 static uint64_t tensor_of(void *context, uint64_t step)
 {
-    return step / steps_per_tensor(context);
+    const struct verifying *verifying = context;
+    return kvci_geometry_search(&verifying->reader->geometry, step, STEPS_AFTER_TILES);
 }
 
 /* The frame was proven when the file was opened; this proves that the file still holds it. */
@@ -88,7 +83,7 @@ static enum kvc_status verify_row(const struct kvc_reader *reader, uint32_t inde
     const uint8_t *row = NULL;
     enum kvc_status status = kvci_reader_row(reader, &tensor, &row, error);
     uint64_t bytes = row != NULL ? tensor.chunks * KVCI_DIGEST : 0;
-    uint64_t offset = reader->frame.places.trailer_offset + index * bytes;
+    uint64_t offset = tensor.row_offset;
     for (uint64_t at = 0; status == KVC_OK && at < bytes; at += KVCI_CHUNK_BYTES) {
         uint64_t piece = bytes - at < KVCI_CHUNK_BYTES ? bytes - at : KVCI_CHUNK_BYTES;
         status = kvci_source_read(&reader->source, scratch, piece, offset + at, error);
@@ -99,7 +94,7 @@ static enum kvc_status verify_row(const struct kvc_reader *reader, uint32_t inde
                                "the chunk values of %s at byte %llu changed since the file was "
                                "opened; restore the file from a good copy",
                                name, (unsigned long long)(offset + at));
-            kvci_manifest_name(&reader->geometry, index, name);
+            kvci_geometry_name(&reader->geometry, &reader->geometry.places[index], name);
             kvci_error_field(error, name, strlen(name));
         }
     }
@@ -110,11 +105,12 @@ static enum kvc_status verify_step(void *context, uint64_t number, uint8_t *scra
                                    struct kvc_error *error)
 {
     const struct verifying *verifying = context;
-    const uint64_t tiles = verifying->tiles_per_tensor;
     const uint32_t tensor = (uint32_t)tensor_of(context, number);
-    const uint64_t step = number % steps_per_tensor(verifying);
+    const struct kvci_place *place = &verifying->reader->geometry.places[tensor];
+    const uint64_t tiles = kvci_place_tiles(place);
+    const uint64_t step = number - place->first_tile - STEPS_AFTER_TILES * (uint64_t)tensor;
     if (step < tiles) {
-        return verify_tile(verifying->reader, tensor * tiles + step, scratch, error);
+        return verify_tile(verifying->reader, place->first_tile + step, scratch, error);
     }
     return step == tiles ? verify_gap(verifying->reader, tensor, scratch, error)
                          : verify_row(verifying->reader, tensor, scratch, error);
@@ -140,17 +136,16 @@ enum kvc_status kvc_reader_verify(const struct kvc_reader *reader, const struct 
         }
         return status;
     }
-    const uint32_t tensors = reader->geometry.tensor_count;
     struct verifying verifying = {
         .reader = reader,
-        .tiles_per_tensor = kvci_reader_tile_count(reader) / tensors,
         .on_failure = on_failure,
         .failure_context = failure_context,
     };
     struct kvci_tiles steps = {
         .work = work,
         .allocator = reader->allocator,
-        .tile_count = tensors * steps_per_tensor(&verifying),
+        .tile_count = reader->geometry.tile_count +
+                      STEPS_AFTER_TILES * (uint64_t)reader->geometry.tensor_count,
         .total_bytes = reader->geometry.payload_bytes,
         .scratch_bytes = KVCI_TILE_CHUNKS * KVCI_CHUNK_BYTES,
         .tile = verify_step,

@@ -254,8 +254,9 @@ enum kvc_status kvc_reader_map(const struct kvc_reader *reader, uint32_t index,
     }
     const struct kvci_tensor tensor = kvci_reader_tensor(reader, index);
     struct kvci_mapping *mapping = NULL;
-    uint64_t tiles = (tensor.chunks + KVCI_TILE_CHUNKS - 1) / KVCI_TILE_CHUNKS;
-    struct proving proving = {.reader = reader, .first_tile = index * tiles};
+    const struct kvci_place *place = &reader->geometry.places[index];
+    uint64_t tiles = kvci_place_tiles(place);
+    struct proving proving = {.reader = reader, .first_tile = place->first_tile};
     status = prove(reader, work, &proving, tiles, tensor.bytes, &mapping, error);
     if (status != KVC_OK) {
         return status;
@@ -271,7 +272,7 @@ enum kvc_status kvc_reader_map_payload(const struct kvc_reader *reader, const st
     }
     struct kvci_mapping *mapping = NULL;
     struct proving proving = {.reader = reader, .with_gaps = true};
-    enum kvc_status status = prove(reader, work, &proving, kvci_reader_tile_count(reader),
+    enum kvc_status status = prove(reader, work, &proving, reader->geometry.tile_count,
                                    reader->geometry.payload_bytes, &mapping, error);
     if (status != KVC_OK) {
         return status;

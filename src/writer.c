@@ -37,6 +37,7 @@ struct kvc_writer {
     bool sink_open;
     bool has_key;
     uint8_t key[KVCI_DIGEST];
+    bool align_given;
     uint8_t align_log2;
     bool unknown_bytes; /* an opaque payload whose length is found out */
     enum state state;
@@ -69,7 +70,7 @@ static enum kvc_status take_options(struct kvc_writer *writer,
     static const struct {
         uint32_t bytes;
         uint8_t log2;
-    } aligns[] = {{0, 0}, {1, 0}, {64, 6}, {4096, 12}};
+    } aligns[] = {{0, 0}, {1, 0}, {64, KVCI_ALIGN_LOG2_2}, {4096, 12}};
     if (options->size != sizeof(*options)) {
         return kvci_fail(error, KVC_E_OPTION, KVC_NO_OFFSET,
                          "kvc_writer_options.size is %zu, expected %zu: use "
@@ -90,6 +91,7 @@ static enum kvc_status take_options(struct kvc_writer *writer,
                          (unsigned)options->durability);
     }
     writer->align_log2 = aligns[at].log2;
+    writer->align_given = options->align_bytes != 0;
     writer->work = options->work;
     if (options->key != NULL) {
         writer->has_key = true;
@@ -136,6 +138,29 @@ static enum kvc_status take_metadata(struct kvc_writer *writer, const char *meta
     return KVC_OK;
 }
 
+/* Tensors for which the metadata ask. Those of version 2 are counted, and at most as many as a file
+ * can have. */
+static uint32_t count_tensors(const struct kvci_metadata *metadata)
+{
+    switch (metadata->manifest_version) {
+    case 0:
+        return 0;
+    case 1:
+        return 2 * metadata->layers;
+    default:
+        return metadata->tensor_records;
+    }
+}
+
+static enum kvc_status load_geometry(struct kvc_writer *writer, uint64_t opaque_bytes,
+                                     struct kvc_error *error)
+{
+    const uint32_t count = count_tensors(&writer->metadata);
+    kvci_geometry_free(&writer->geometry, writer->allocator);
+    return kvci_manifest_load(&writer->metadata, 0, UINT32_C(1) << writer->align_log2, opaque_bytes,
+                              count > 0 ? count : 1, writer->allocator, &writer->geometry, error);
+}
+
 /* The limit on JSON values depends on the number of tensors, which only a first parse tells. */
 static enum kvc_status judge_metadata(struct kvc_writer *writer, uint64_t opaque_bytes,
                                       struct kvc_error *error)
@@ -144,10 +169,8 @@ static enum kvc_status judge_metadata(struct kvc_writer *writer, uint64_t opaque
         kvci_metadata_parse(writer->text, writer->text_bytes, 0, KVCI_VERSION_MINOR,
                             KVCI_MAX_TENSOR_COUNT, &writer->metadata, error);
     if (status == KVC_OK) {
-        bool manifest = writer->metadata.present[KVCI_MEMBER_TENSOR_MANIFEST];
         status = kvci_metadata_parse(writer->text, writer->text_bytes, 0, KVCI_VERSION_MINOR,
-                                     manifest ? 2 * writer->metadata.layers : 0, &writer->metadata,
-                                     error);
+                                     count_tensors(&writer->metadata), &writer->metadata, error);
     }
     if (status != KVC_OK) {
         return status;
@@ -158,9 +181,11 @@ static enum kvc_status judge_metadata(struct kvc_writer *writer, uint64_t opaque
         return kvci_fail(error, KVC_E_LENGTH, KVC_NO_OFFSET,
                          "payload_bytes is 0: a payload has at least one byte");
     }
+    if (writer->metadata.manifest_version == 2 && !writer->align_given) {
+        writer->align_log2 = KVCI_ALIGN_LOG2_2;
+    }
     /* A length that is not known yet is judged as the smallest one here, and again at the end. */
-    return kvci_manifest_parse(&writer->metadata, 0, UINT32_C(1) << writer->align_log2,
-                               writer->unknown_bytes ? 1 : opaque_bytes, &writer->geometry, error);
+    return load_geometry(writer, writer->unknown_bytes ? 1 : opaque_bytes, error);
 }
 
 static struct kvci_header make_header(const struct kvc_writer *writer)
@@ -168,7 +193,8 @@ static struct kvci_header make_header(const struct kvc_writer *writer)
     const struct kvci_geometry *geometry = &writer->geometry;
     struct kvci_header header = {
         .version_major = KVCI_VERSION_MAJOR,
-        .version_minor = KVCI_VERSION_MINOR,
+        .version_minor = (uint16_t)writer->metadata.lowest_minor,
+        .incompat = kvci_manifest_features(&writer->metadata),
         .file_bytes = geometry->file_bytes,
         .metadata_bytes = writer->text_bytes,
         .payload_span = geometry->payload_span,
@@ -200,6 +226,20 @@ static enum kvc_status begin_file(struct kvc_writer *writer, struct kvc_error *e
                                  error);
     }
     return status;
+}
+
+static uint64_t tensor_bytes(const struct kvc_writer *writer)
+{
+    return writer->geometry.places[writer->tensor].bytes;
+}
+
+/* Tensors of no bytes are finished before they are begun. */
+static void skip_empty(struct kvc_writer *writer)
+{
+    while (writer->tensor < writer->geometry.tensor_count && tensor_bytes(writer) == 0) {
+        kvci_blake3_hash(NULL, 0, writer->digests + (size_t)writer->tensor * KVCI_DIGEST);
+        writer->tensor++;
+    }
 }
 
 /* Everything that does not touch the sink; the writer is freed on failure. */
@@ -244,6 +284,8 @@ static enum kvc_status prepare(const char *metadata, size_t metadata_bytes,
         writer->chunk = kvci_alloc(writer->allocator, KVCI_CHUNK_BYTES);
         if (writer->digests == NULL || writer->chunk == NULL) {
             status = kvci_fail_memory(error, digests_bytes + KVCI_CHUNK_BYTES);
+        } else {
+            skip_empty(writer);
         }
     }
     if (status != KVC_OK) {
@@ -332,7 +374,7 @@ const char *kvc_writer_metadata(const struct kvc_writer *writer, uint64_t *ret_b
 
 static uint64_t tensor_offset(const struct kvc_writer *writer)
 {
-    return writer->payload_offset + writer->tensor * writer->geometry.stride_bytes;
+    return writer->payload_offset + writer->geometry.places[writer->tensor].position;
 }
 
 /* Makes room for `count` more chunk values. */
@@ -461,11 +503,13 @@ static void next_tensor(struct kvc_writer *writer)
     writer->tensor++;
     writer->tensor_done = 0;
     writer->tensor_row = writer->row_values;
+    skip_empty(writer);
 }
 
 static bool is_single(const struct kvc_writer *writer)
 {
-    return !writer->unknown_bytes && writer->geometry.chunks_per_tensor == 1;
+    return !writer->unknown_bytes &&
+           kvci_place_chunks(&writer->geometry.places[writer->tensor]) == 1;
 }
 
 /* Bytes of the current tensor that are neither written nor kept in `chunk`. While the length is
@@ -475,7 +519,7 @@ static uint64_t tensor_left(const struct kvc_writer *writer)
     if (writer->unknown_bytes) {
         return KVCI_MAX_FILE_BYTES - writer->tensor_done - writer->chunk_bytes;
     }
-    return writer->geometry.tensor_bytes - writer->tensor_done - writer->chunk_bytes;
+    return tensor_bytes(writer) - writer->tensor_done - writer->chunk_bytes;
 }
 
 /* Writes `data`, which are whole chunks or end the tensor. */
@@ -485,8 +529,7 @@ static enum kvc_status write_whole(struct kvc_writer *writer, const uint8_t *dat
     enum kvc_status status = is_single(writer)
                                  ? write_single(writer, data, bytes, before_bytes, error)
                                  : write_chunks(writer, data, bytes, before_bytes, error);
-    if (status == KVC_OK && !writer->unknown_bytes &&
-        writer->tensor_done == writer->geometry.tensor_bytes) {
+    if (status == KVC_OK && !writer->unknown_bytes && writer->tensor_done == tensor_bytes(writer)) {
         next_tensor(writer);
     }
     return status;
@@ -615,9 +658,7 @@ static enum kvc_status end_unknown(struct kvc_writer *writer, struct kvc_error *
         return kvci_fail(error, KVC_E_LENGTH, KVC_NO_OFFSET,
                          "no payload was given: a payload has at least one byte");
     }
-    enum kvc_status status =
-        kvci_manifest_parse(&writer->metadata, 0, UINT32_C(1) << writer->align_log2,
-                            writer->taken_bytes, &writer->geometry, error);
+    enum kvc_status status = load_geometry(writer, writer->taken_bytes, error);
     writer->unknown_bytes = false;
     writer->chunk_bytes = 0;
     if (status == KVC_OK) {
@@ -716,6 +757,7 @@ void kvc_writer_free(struct kvc_writer *writer)
         kvci_sink_close(&writer->sink, allocator);
     }
     kvci_wipe(writer->key, sizeof(writer->key));
+    kvci_geometry_free(&writer->geometry, allocator);
     kvci_free(allocator, writer->text);
     kvci_free(allocator, writer->row);
     kvci_free(allocator, writer->digests);

@@ -22,19 +22,32 @@ MAX_COLUMNS = 100
 # those that PEERS names; the public header counts as the module kvc.
 LAYERS: list[set[str]] = [
     {"ban", "bytes", "checked", "layout", "kvc"},
-    {"alloc", "dtype", "status"},
+    {"alloc", "dtype", "roles", "status"},
     {"blake3", "blake3_lanes", "canonical", "decimal", "json"},
-    {"foreign", "header", "info", "manifest", "metadata", "root", "strides"},
+    {
+        *("foreign", "geometry", "header", "info", "layer_table", "manifest", "manifest2"),
+        *("metadata", "packing", "root", "strides", "tensor_table", "walk"),
+    },
     {"publish", "sink", "source", "tiles"},
-    {"copy", "frame", "identity", "proof", "reader", "verify", "version", "view", "writer"},
+    {
+        *("copy", "frame", "identity", "proof", "reader", "spelling", "verify", "version", "view"),
+        "writer",
+    },
 ]
 PEERS: dict[str, set[str]] = {
     "blake3": {"blake3_lanes"},
     "canonical": {"decimal", "json"},
     "header": {"foreign"},
-    "info": {"header", "manifest", "metadata"},
+    "geometry": {"header"},
+    "info": {"geometry", "header", "metadata"},
     "json": {"decimal"},
-    "manifest": {"header", "metadata"},
+    # The manifest knows its tables, the tables the walk, the walk the metadata; never back.
+    "walk": {"metadata"},
+    "layer_table": {"walk"},
+    "packing": {"walk"},
+    "tensor_table": {"geometry", "layer_table", "packing"},
+    "manifest2": {"geometry", "layer_table", "metadata", "tensor_table"},
+    "manifest": {"geometry", "header", "manifest2", "metadata", "tensor_table", "walk"},
     "sink": {"publish"},
     # The reader is written in several files, which share reader.h. The writer knows none of it.
     "copy": {"reader"},
@@ -46,8 +59,8 @@ PEERS: dict[str, set[str]] = {
 }
 # BLAKE3 and JSON stand beside each other and know nothing of what the library does with them.
 FORBIDDEN: dict[str, set[str]] = {
-    "blake3": {"alloc", "dtype", "status"},
-    "blake3_lanes": {"alloc", "dtype", "status", "blake3"},
+    "blake3": {"alloc", "dtype", "roles", "status"},
+    "blake3_lanes": {"alloc", "dtype", "roles", "status", "blake3"},
 }
 
 # Who may use the operating system; everybody else is pure.

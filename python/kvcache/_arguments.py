@@ -71,8 +71,10 @@ def threads_argument(threads: int | None) -> int:
     return count
 
 
-def align_argument(align: int) -> int:
-    """Return the alignment in bytes."""
+def align_argument(align: int | None) -> int:
+    """Return the alignment in bytes, 0 where the format chooses."""
+    if align is None:
+        return 0
     value = _integer("align", align, "1, 64 or 4096")
     if value not in ALIGNMENTS:
         raise ValueError(f"align must be 1, 64 or 4096, not {value}")

@@ -29,7 +29,7 @@ def write_cache_stream(
     chunks: Iterable[Buffer],
     *,
     durability: str = "full",
-    align: int = 1,
+    align: int | None = None,
     key: Buffer | None = None,
     progress: Progress | None = None,
     threads: int | None = None,
@@ -50,7 +50,8 @@ def write_cache_stream(
             Its bytes must not change while they are written.
         durability: "full": the file and its name survive a power cut. "file": the bytes do.
             "none": as the operating system pleases.
-        align: 1 packs the tensors. 64 or 4096 starts each at a multiple of that many bytes.
+        align: 1 packs the tensors. 64 or 4096 starts each at a multiple of that many bytes. None
+            is 64 for manifest version 2, whose tensors differ in size, and otherwise 1.
         key: 32 bytes; adds a tag that only this key can make.
         progress: Called as progress(done_bytes, total_bytes), payload bytes, in this thread, about
             twenty times a second; what it raises cancels the write and is passed on. Without a
@@ -355,6 +356,17 @@ class Cache:
         if self._copy or self._info.payload_span != self._info.payload_bytes:
             return memoryview(reader.read_payload(self._info.payload_bytes, self._threads))
         return reader.map_payload(self._threads)
+
+    def prove(self) -> None:
+        """Prove every tensor, and the gaps between them, in the memory that tensors lie on.
+
+        All threads share the work, and taking a tensor then costs nothing more. With copy=True
+        tensors lie on no common memory, and this is the same as verify().
+        """
+        if self._copy:
+            self.verify()
+        else:
+            self._reader().map_payload(self._threads)
 
     def verify(self, progress: Progress | None = None, errors: str = "first") -> CacheInfo:
         """Read the whole file and prove every byte of it; see verify_cache.

@@ -37,16 +37,19 @@ class CacheInfo:
     """0 for an opaque payload."""
     layers: int
     kv_heads: int
+    """0 where the metadata say None, as they may with manifest version 2."""
     head_dim: int
+    """The same."""
     batch_size: int
     """0 for an opaque payload."""
     dtype: str
-    """`f16`, `bf16`, `f32`, `i8` or `u8`."""
+    """`f16`, `bf16`, `f32`, `i8` or `u8`; with manifest version 2 any dtype of the format, and
+    empty where the metadata say None."""
     rope_theta: float
     sequence_start: int
     """Position of the first token held."""
     sequence_length: int
-    """Tokens held."""
+    """Tokens held; with manifest version 2, tokens that the cache has seen."""
     incompat: int = 0
     """Feature bits that a reader must know."""
     ro_compat: int = 0
@@ -62,8 +65,9 @@ class TensorInfo:
     name: str
     """`layer.0.key`; empty for an opaque payload."""
     dtype: str
+    """As in docs/FORMAT.md: `f16`, `bf16`, `i64`, `f8_e4m3fn`, ..."""
     shape: tuple[int, ...]
-    """Elements: (batch, kv_heads, sequence, head_dim)."""
+    """Elements: (batch, kv_heads, sequence, head_dim) in manifest version 1."""
     nbytes: int
     offset: int
     """Bytes from the start of the logical payload."""
@@ -72,8 +76,9 @@ class TensorInfo:
     chunk_count: int
     """Pieces of 64 KiB that are proven on their own."""
     layer: int | None
-    """None for an opaque payload."""
+    """Counted from 0, with manifest version 2 in the order of its `layers`; None for a tensor of
+    the cache as a whole, and for an opaque payload."""
     kind: str | None
-    """`key` or `value`; None for an opaque payload."""
+    """The role: `key`, `value`, with manifest version 2 others too; None for an opaque payload."""
     digest: str
     """BLAKE3 of the tensor's bytes, 64 hexadecimal digits."""

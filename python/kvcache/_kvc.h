@@ -24,6 +24,9 @@
 
 #define KVCPY_MAX_RANK 8
 
+/* `dlpack_code` of a dtype that DLPack has not. */
+#define KVCPY_NO_DLPACK UINT8_MAX
+
 /* ISO C has no conversion from a function to `void *`, which type and module slots need. */
 #define KVCPY_SLOT(function) __extension__((void *)(function))
 #define KVCPY_TEXT(text) ((void *)(uintptr_t)(text))
@@ -106,7 +109,7 @@ struct kvcpy_tensor {
     const struct kvcpy_dtype *dtype;
     PyObject *name;
     PyObject *kind;  /* None for an opaque payload */
-    PyObject *layer; /* None for an opaque payload */
+    PyObject *layer; /* None for an opaque payload, and for a tensor of the cache as a whole */
     int rank;
     Py_ssize_t shape[KVCPY_MAX_RANK];
     Py_ssize_t strides[KVCPY_MAX_RANK]; /* bytes */
@@ -123,7 +126,8 @@ PyObject *kvcpy_tensor_new(struct kvcpy_state *state, const struct kvc_tensor *f
 PyObject *kvcpy_shape_tuple(const struct kvc_tensor *facts);
 PyObject *kvcpy_digest_text(const uint8_t digest[KVC_DIGEST_BYTES]);
 
-/* kind and layer of a tensor as Python objects; both None for an opaque payload. */
+/* kind and layer of a tensor as Python objects; both None for an opaque payload, and the layer for
+ * a tensor of the cache as a whole. */
 int kvcpy_place(const struct kvc_tensor *facts, PyObject **ret_kind, PyObject **ret_layer);
 
 PyObject *kvcpy_dlpack(PyObject *self, PyObject *args, PyObject *keywords);

@@ -212,6 +212,12 @@ PyObject *kvcpy_dlpack(PyObject *self, PyObject *args, PyObject *keywords)
     if (versioned < 0 || copies < 0 || check_device(device) < 0) {
         return NULL;
     }
+    if (tensor->dtype->dlpack_code == KVCPY_NO_DLPACK) {
+        return PyErr_Format(PyExc_BufferError,
+                            "DLPack %d.%d has no type for %s: take the raw bytes, as in "
+                            "torch.frombuffer(tensor, dtype=torch.uint8)",
+                            DLPACK_MAJOR, DLPACK_MINOR, tensor->dtype->name);
+    }
     struct handout *handout = calloc(1, sizeof(*handout));
     if (handout == NULL) {
         return PyErr_NoMemory();

@@ -4,10 +4,26 @@
 
 #include <string.h>
 
-/* The codes are DLPack's: 0 signed, 1 unsigned, 2 float, 4 bfloat. */
+/* The codes are DLPack's: 0 signed, 1 unsigned, 2 float, 4 bfloat, 6 bool. The version that is
+ * spoken here has none for floats of one byte. */
 static const struct kvcpy_dtype dtypes[] = {
-    {"f16", "e", "<f2", 2, 2}, {"bf16", NULL, NULL, 2, 4}, {"f32", "f", "<f4", 4, 2},
-    {"i8", "b", "|i1", 1, 0},  {"u8", "B", "|u1", 1, 1},
+    {"f16", "e", "<f2", 2, 2},
+    {"bf16", NULL, NULL, 2, 4},
+    {"f32", "f", "<f4", 4, 2},
+    {"f64", "d", "<f8", 8, 2},
+    {"f8_e4m3fn", NULL, NULL, 1, KVCPY_NO_DLPACK},
+    {"f8_e5m2", NULL, NULL, 1, KVCPY_NO_DLPACK},
+    {"f8_e4m3fnuz", NULL, NULL, 1, KVCPY_NO_DLPACK},
+    {"f8_e5m2fnuz", NULL, NULL, 1, KVCPY_NO_DLPACK},
+    {"f8_e8m0", NULL, NULL, 1, KVCPY_NO_DLPACK},
+    {"i8", "b", "|i1", 1, 0},
+    {"i16", "h", "<i2", 2, 0},
+    {"i32", "i", "<i4", 4, 0},
+    {"i64", "q", "<i8", 8, 0},
+    {"u8", "B", "|u1", 1, 1},
+    {"u16", "H", "<u2", 2, 1},
+    {"u32", "I", "<u4", 4, 1},
+    {"bool", "?", "|b1", 1, 6},
 };
 
 static const struct kvcpy_dtype *dtype_find(const char *name)
@@ -46,16 +62,31 @@ PyObject *kvcpy_digest_text(const uint8_t digest[KVC_DIGEST_BYTES])
 
 int kvcpy_place(const struct kvc_tensor *facts, PyObject **ret_kind, PyObject **ret_layer)
 {
-    if (facts->kind[0] == '\0') {
-        Py_INCREF(Py_None);
+    int opaque = facts->kind[0] == '\0';
+    if (opaque) {
         Py_INCREF(Py_None);
         *ret_kind = Py_None;
-        *ret_layer = Py_None;
-        return 0;
+    } else {
+        *ret_kind = PyUnicode_FromString(facts->kind);
     }
-    *ret_kind = PyUnicode_FromString(facts->kind);
-    *ret_layer = PyLong_FromUnsignedLong(facts->layer);
+    if (opaque || facts->layer == KVC_NO_LAYER) {
+        Py_INCREF(Py_None);
+        *ret_layer = Py_None;
+    } else {
+        *ret_layer = PyLong_FromUnsignedLong(facts->layer);
+    }
     return *ret_kind == NULL || *ret_layer == NULL ? -1 : 0;
+}
+
+/* Row-major strides. Without elements no stride is used, and products of the others may be too
+ * large. */
+static void tensor_strides(struct kvcpy_tensor *tensor)
+{
+    Py_ssize_t stride = tensor->dtype->item_bytes;
+    for (int i = tensor->rank - 1; i >= 0; i--) {
+        tensor->strides[i] = stride;
+        stride *= tensor->tensor_bytes > 0 ? tensor->shape[i] : 1;
+    }
 }
 
 static int tensor_fill(struct kvcpy_tensor *tensor, const struct kvc_tensor *facts)
@@ -64,19 +95,16 @@ static int tensor_fill(struct kvcpy_tensor *tensor, const struct kvc_tensor *fac
     if (tensor->dtype == NULL) {
         return -1;
     }
-    if (facts->rank < 1 || facts->rank > KVCPY_MAX_RANK ||
-        facts->tensor_bytes > (uint64_t)PY_SSIZE_T_MAX) {
+    if (facts->rank > KVCPY_MAX_RANK || facts->tensor_bytes > (uint64_t)PY_SSIZE_T_MAX) {
         PyErr_SetString(PyExc_SystemError, "kvcache cannot represent a tensor of its library");
         return -1;
     }
-    Py_ssize_t stride = tensor->dtype->item_bytes;
     tensor->rank = (int)facts->rank;
-    for (int i = tensor->rank - 1; i >= 0; i--) {
+    for (int i = 0; i < tensor->rank; i++) {
         tensor->shape[i] = (Py_ssize_t)facts->shape[i];
-        tensor->strides[i] = stride;
-        stride *= tensor->shape[i];
     }
     tensor->tensor_bytes = (Py_ssize_t)facts->tensor_bytes;
+    tensor_strides(tensor);
     tensor->byte_stride = 1;
     tensor->offset = facts->offset;
     memcpy(tensor->digest, facts->digest, sizeof(tensor->digest));
@@ -144,12 +172,13 @@ static int tensor_getbuffer(PyObject *self, Py_buffer *view, int flags)
     }
     view->shape = NULL;
     view->strides = NULL;
-    if ((flags & PyBUF_ND) == PyBUF_ND) {
-        view->shape = flat ? &tensor->tensor_bytes : tensor->shape;
-    } else {
+    /* A buffer without dimensions, one element, must have neither shape nor strides. */
+    if ((flags & PyBUF_ND) != PyBUF_ND) {
         view->ndim = 1;
+    } else if (view->ndim > 0) {
+        view->shape = flat ? &tensor->tensor_bytes : tensor->shape;
     }
-    if ((flags & PyBUF_STRIDES) == PyBUF_STRIDES) {
+    if ((flags & PyBUF_STRIDES) == PyBUF_STRIDES && view->ndim > 0) {
         view->strides = flat ? &tensor->byte_stride : tensor->strides;
     }
     view->suboffsets = NULL;
@@ -225,10 +254,11 @@ static PyObject *get_array_interface(PyObject *self, void *closure)
 {
     struct kvcpy_tensor *tensor = (struct kvcpy_tensor *)self;
     if (tensor->dtype->typestr == NULL) {
-        PyErr_Format(PyExc_AttributeError,
-                     "numpy has no dtype for %s: use torch.from_dlpack, or the buffer, which holds "
-                     "the raw bytes",
-                     tensor->dtype->name);
+        PyErr_Format(PyExc_AttributeError, "numpy has no dtype for %s: use %sthe raw bytes",
+                     tensor->dtype->name,
+                     tensor->dtype->dlpack_code == KVCPY_NO_DLPACK
+                         ? "the buffer, which holds "
+                         : "torch.from_dlpack, or the buffer, which holds ");
         return NULL;
     }
     PyObject *shape = get_shape(self, closure);
@@ -280,28 +310,39 @@ static PyMethodDef tensor_methods[] = {
 
 static PyGetSetDef tensor_getset[] = {
     {"name", get_name, NULL, "Name, as in the manifest; '' for an opaque payload.", NULL},
-    {"shape", get_shape, NULL, "Lengths in elements: (batch, kv_heads, sequence, head_dim).", NULL},
-    {"dtype", get_dtype, NULL, "'f16', 'bf16', 'f32', 'i8' or 'u8'.", NULL},
+    {"shape", get_shape, NULL,
+     "Lengths in elements; (batch, kv_heads, sequence, head_dim) in manifest version 1.", NULL},
+    {"dtype", get_dtype, NULL,
+     "Name of the element type, as in the manifest: 'f16', 'bf16', 'f32', 'u8', ...", NULL},
     {"nbytes", get_nbytes, NULL, "Size in bytes.", NULL},
     {"offset", get_offset, NULL, "Bytes from the start of the logical payload.", NULL},
-    {"layer", get_layer, NULL, "Layer number from 0; None for an opaque payload.", NULL},
-    {"kind", get_kind, NULL, "'key' or 'value'; None for an opaque payload.", NULL},
+    {"layer", get_layer, NULL,
+     "Layer, counted from 0, in the manifest's order; None for a tensor of the whole cache and for "
+     "an opaque payload.",
+     NULL},
+    {"kind", get_kind, NULL,
+     "Role: 'key', 'value', or another of manifest version 2; None for an opaque payload.", NULL},
     {"digest", get_digest, NULL, "BLAKE3 of the tensor's bytes in the file, 64 hexadecimal digits.",
      NULL},
     {"__array_interface__", get_array_interface, NULL,
-     "numpy's array interface; AttributeError for bf16, which numpy does not have.", NULL},
+     "numpy's array interface; AttributeError for bf16 and floats of one byte, which numpy does "
+     "not "
+     "have.",
+     NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static const char tensor_doc[] =
     "A proven tensor of a cache, as memory that other libraries use without a copy.\n\n"
     "It supports the buffer protocol, DLPack and numpy's array interface. The buffer has the\n"
-    "tensor's shape with format 'e' (f16), 'f' (f32), 'b' (i8) or 'B' (u8); bf16, which Python\n"
-    "and numpy do not have, is one row of bytes. The memory is writable and private to this\n"
-    "process: writing to it never changes the file. It stays valid until the last tensor, array\n"
-    "or memoryview on it is gone, also after the Cache was closed. Any thread may use it; threads\n"
-    "that write to the same bytes must agree among themselves. With copy=False all tensors of an\n"
-    "open cache share its pages; with copy=True each CacheTensor has memory of its own.\n\n"
+    "tensor's shape with the format of its elements: 'e' (f16), 'f' (f32), 'd' (f64), 'b', 'h',\n"
+    "'i', 'q' (i8 to i64), 'B', 'H', 'I' (u8 to u32) or '?' (bool). bf16 and the floats of one\n"
+    "byte, which Python and numpy do not have, are one row of bytes; DLPack has bf16, but not\n"
+    "the floats of one byte. The memory is writable and private to this process: writing to it\n"
+    "never changes the file. It stays valid until the last tensor, array or memoryview on it is\n"
+    "gone, also after the Cache was closed. Any thread may use it; threads that write to the same\n"
+    "bytes must agree among themselves. With copy=False all tensors of an open cache share its\n"
+    "pages; with copy=True each CacheTensor has memory of its own.\n\n"
     "    with kvcache.open_cache(\"prefix.kvc\") as cache:\n"
     "        keys = torch.from_dlpack(cache[\"layer.0.key\"])\n";
 

@@ -37,7 +37,7 @@ GOOD, BAD, USAGE, TROUBLE = 0, 1, 2, 3
 
 TIMEOUT_SECONDS = 120
 
-COMMANDS = ("inspect", "verify", "cat", "diff", "pack", "root")
+COMMANDS = ("inspect", "verify", "cat", "diff", "pack", "export", "import", "root")
 
 
 @dataclass

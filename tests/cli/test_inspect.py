@@ -139,15 +139,15 @@ class Table(CliCase):
 
     def test_members_of_a_later_minor_version(self) -> None:
         members = metadata() | {"engine": {"name": "\x1b[31m"}, "zeta": 1}
-        data = kvc1.encode(members, tensor_bytes(members), version_minor=1, compat=1 << 40)
+        data = kvc1.encode(members, tensor_bytes(members), version_minor=2, compat=1 << 40)
         path = self.write("a.kvc", data)
         done = kvc("inspect", path)
         self.expect_code(done, GOOD)
         self.assertIn('Other metadata     "engine": {"name":"\\u001b[31m"}\n', done.text)
         self.assertIn('Other metadata     "zeta": 1\n', done.text)
-        self.assertIn("KVC1 1.1, compat bits 40\n", done.text)
+        self.assertIn("KVC1 1.2, compat bits 40\n", done.text)
         facts = self.facts(path)
-        self.assertEqual((facts["version_minor"], facts["compat"]), (1, [40]))
+        self.assertEqual((facts["version_minor"], facts["compat"]), (2, [40]))
 
     def test_damaged_payload_is_shown_and_damaged_metadata_are_not(self) -> None:
         path = self.pack("a.kvc")

@@ -47,6 +47,20 @@ class Memory(CliCase):
         self.assertLess(self.peak_kib("cat", path, stdout=out), MOST_KIB)
         self.assertEqual(out.stat().st_size, PAYLOAD_BYTES)
 
+    def test_export_and_import(self) -> None:
+        payload = self.folder / "p.bin"
+        with payload.open("wb") as file:
+            file.truncate(PAYLOAD_BYTES)
+        description = self.write_json("m.json", metadata(manifest=False))
+        path, out, printed = self.folder / "a.kvc", self.folder / "out", self.folder / "printed"
+        self.peak_kib("pack", "--durability=none", description, payload, "-o", path, stdout=printed)
+        peak = self.peak_kib("export", path, "--safetensors", out, stdout=printed)
+        self.assertLess(peak, MOST_KIB)
+        peak = self.peak_kib(
+            "import", "--durability=none", out, "-o", self.folder / "b.kvc", stdout=printed
+        )
+        self.assertLess(peak, MOST_KIB)
+
     def test_verify_and_diff(self) -> None:
         description = self.write_json("m.json", metadata(manifest=False))
         payload, out = self.folder / "p.bin", self.folder / "out"

@@ -107,6 +107,35 @@ class Text(CliCase):
             self.check(done)
             self.assertEqual(len(done.error_lines) + len(done.lines), 1)
 
+    def test_safetensors_headers(self) -> None:
+        """Names in a header and in the metadata come from anybody."""
+        path = self.folder / ATTACK.replace("/", "")
+        headers: list[dict[str, object]] = [
+            {ATTACK: 1}, {ATTACK: {}}, {"__metadata__": {ATTACK: 1}},
+            {"__metadata__": {"kvc1.metadata": ATTACK}},
+            {"__metadata__": {"kvc1.metadata": json.dumps({ATTACK: 1}), "kvc1.root": ATTACK}},
+            {"__metadata__": {"kvc1.metadata": json.dumps(metadata())},
+             ATTACK: {"dtype": ATTACK, "shape": [], "data_offsets": [0, 0]}},
+            {"__metadata__": {"kvc1.metadata": json.dumps(metadata(manifest=False))},
+             "payload": {"dtype": ATTACK, "shape": [], "data_offsets": [0, 0]}},
+        ]  # fmt: skip
+        for header in headers:
+            text = json.dumps(header).encode()
+            path.write_bytes(len(text).to_bytes(8, "little") + text)
+            done = kvc("import", path, "-o", self.folder / "x")
+            self.check(done)
+            self.expect_code(done, BAD)
+            self.assertEqual(len(done.error_lines), 1)
+        source = self.pack("a.kvc", metadata(manifest=False), b"x")
+        for words in (
+            ("export", source, "--safetensors", self.folder / "no" / ATTACK),
+            ("export", self.folder / ATTACK / "x", "--safetensors", "x"),
+            ("import", self.folder / ATTACK / "x", "-o", "x"),
+        ):
+            done = kvc(*words)
+            self.check(done)
+            self.assertEqual(len(done.error_lines), 1)
+
     def test_usage_messages(self) -> None:
         for words in (
             (ATTACK,), ("-" + ATTACK,), ("help", ATTACK), ("verify", "--" + ATTACK),

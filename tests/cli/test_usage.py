@@ -30,6 +30,8 @@ OPTIONS = {
     "cat": {"--start", "--bytes", "--root", "--key-file", "--force", "--help"},
     "diff": {"--where", "--help"},
     "pack": {"--output", "--align", "--key-file", "--durability", "--help"},
+    "export": {"--safetensors", "--root", "--key-file", "--help"},
+    "import": {"--output", "--align", "--key-file", "--durability", "--changed", "--help"},
     "root": {"--help"},
 }
 
@@ -39,6 +41,7 @@ LINES = {
     "verify": ["FILE"],
     "cat": ["FILE", "layer.0.key"],
     "diff": ["FILE", "FILE"],
+    "export": ["FILE", "--safetensors=/nonexistent/out"],
     "root": ["FILE"],
 }
 
@@ -136,6 +139,8 @@ class CommandLine(CliCase):
         self.expect_usage(kvc("diff", "a", "b", "c"), "diff", "one more: c")
         self.expect_usage(kvc("cat", "a", "b", "c"), "cat", "one more: c")
         self.expect_usage(kvc("pack", "a", "-o", "c"), "pack", "got too little")
+        self.expect_usage(kvc("export", "a", "b", "--safetensors", "c"), "export", "one more: b")
+        self.expect_usage(kvc("import", "a", "b", "-o", "c"), "import", "one more: b")
         self.expect_usage(kvc("pack", "a", "b", "c", "-o", "d"), "pack", "one more: c")
 
     def test_options_stand_anywhere_and_take_values_both_ways(self) -> None:

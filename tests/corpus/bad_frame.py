@@ -104,7 +104,7 @@ def sizes() -> Iterator[Bad]:
 
 
 def unsupported() -> Iterator[Bad]:
-    """Yields versions, features and algorithms that a 1.0 reader does not know."""
+    """Yields versions, features and algorithms that a reader of format 1.1 does not know."""
     for major in (0, 2, 256, 65535):
         data = small(version_major=major).encode()
         yield Bad("version", f"major-{major}", f"major version {major}", data, 8, "version_major")
@@ -112,18 +112,21 @@ def unsupported() -> Iterator[Bad]:
     strange = small(version_major=2, **other)
     why = "a later major version whose other fields mean something else"
     yield Bad("version", "major-2-other-fields", why, strange.encode(), 8, "version_major")
-    names = {0: "manifest-2", 1: "segment", 2: "chunk-codec", 3: "tail-header", 4: "encrypted"}
-    for bit in (0, 1, 2, 3, 4, 5, 31, 32, 63):
+    names = {2: "chunk-codec", 3: "tail-header", 4: "encrypted"}
+    for bit in (2, 3, 4, 5, 31, 32, 63):
         data = small(incompat=1 << bit).encode()
         name = f"incompat-bit-{bit}" + (f"-{names[bit]}" if bit in names else "")
         yield Bad("feature", name, f"bit {bit} of incompat", data, 16, "incompat")
     data = small(incompat=TOP).encode()
     yield Bad("feature", "incompat-all", "all bits of incompat", data, 16, "incompat")
+    data = small(incompat=kvc1.MANIFEST_2 | kvc1.SEGMENT | 4).encode()
+    why = "both known bits of incompat, which have no business here, and an unknown one"
+    yield Bad("feature", "incompat-known-and-unknown", why, data, 16, "incompat")
     metadata, tensors = cache()
-    metadata["tensor_manifest"]["version"] = 2
-    both = kvc1.parts(metadata, tensors, incompat=1).encode()
-    why = "manifest version 2, with its bit"
-    yield Bad("feature", "manifest-2-whole", why, both, 16, "incompat")
+    metadata["tensor_manifest"]["version"] = 3
+    both = kvc1.parts(metadata, tensors, incompat=4).encode()
+    why = "manifest version 3 and an unknown bit: the bit is judged first"
+    yield Bad("feature", "manifest-3-and-bit", why, both, 16, "incompat")
     for alg in (0, 2, 255):
         data = small(digest_alg=alg).encode()
         yield Bad("feature", f"digest-alg-{alg}", f"digest_alg {alg}", data, 68, "digest_alg")

@@ -312,12 +312,13 @@ def schema_shape() -> Iterator[Bad]:
     for name in ("", "Dtype", "a", "dtyp", "tensor_manifes", "users", "weights_digest", "zzz"):
         case = f"top-unknown-{name or 'empty'}"
         why = f"the unknown member {name!r}"
-        yield Bad("schema", case, why, edited((name,), 1).encode(), None, name or None)
+        data = edited((name,), 1, version_minor=0).encode()
+        yield Bad("schema", case, why, data, None, name or None)
     metadata, tensors = cache()
     metadata.update(weights=1, layers=0)
-    data = kvc1.encode(metadata, tensors, version_minor=1)
+    data = kvc1.encode(metadata, tensors, version_minor=2)
     why = "layers is 0, in a file of a later minor version with an unknown member"
-    yield Bad("schema", "minor-1-known-member", why, data, None, "layers")
+    yield Bad("schema", "minor-2-known-member", why, data, None, "layers")
     not_objects: tuple[Any, ...] = (1, None, "a", [], True)
     for name, path in {
         "user": ("user",),
@@ -330,7 +331,7 @@ def schema_shape() -> Iterator[Bad]:
             yield Bad("schema", f"{name}-{i}", why, data, None, path_text(*path))
     data = edited((MANIFEST,), {}).encode()
     yield Bad("schema", "manifest-empty", "an empty manifest", data)
-    for minor in (0, 1):
+    for minor in (0, 1, 2):
         for name, path in {
             "manifest": (MANIFEST, "sliding_window"),
             "record": (MANIFEST, "tensors", 1, "scale"),
@@ -345,21 +346,21 @@ def schema_shape() -> Iterator[Bad]:
 
 
 def manifests() -> Iterator[Bad]:
-    """Yields manifest versions that a 1.0 reader does not know."""
+    """Yields manifest versions that a reader of format 1.1 does not know."""
     field = f"{MANIFEST}.version"
-    for version in (2, 3, 255, 2**32 + 1, BIG):
+    for version in (3, 255, 2**32 + 1, 2**32 + 2, BIG):
         data = edited((MANIFEST, "version"), version).encode()
-        why = f"manifest version {version}, without its feature bit"
+        why = f"manifest version {version}, without a feature bit"
         yield Bad("manifest", f"version-{version}", why, data, None, field)
-    data = edited((MANIFEST,), {"layers": [], "tensors": [], "version": 2}).encode()
-    why = "manifest version 2 with other members"
-    yield Bad("manifest", "version-2-other-members", why, data, None, field)
+    data = edited((MANIFEST,), {"layers": [], "tensors": [], "version": 3}).encode()
+    why = "manifest version 3 with other members"
+    yield Bad("manifest", "version-3-other-members", why, data, None, field)
     metadata, tensors = cache()
     metadata.update(kv_heads=None, head_dim=None, dtype=None)
-    metadata[MANIFEST]["version"] = 2
-    why = "manifest version 2 and null at the top, which is judged after the version"
+    metadata[MANIFEST]["version"] = 3
+    why = "manifest version 3 and null at the top, which is judged after the version"
     data = kvc1.encode(metadata, tensors)
-    yield Bad("manifest", "version-2-null-at-top", why, data, None, field)
+    yield Bad("manifest", "version-3-null-at-top", why, data, None, field)
 
 
 # ---- Relations ----------------------------------------------------------------------------------

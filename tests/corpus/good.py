@@ -90,9 +90,10 @@ def frames() -> Iterator[Good]:
         note = "an alignment that has no effect on an opaque payload"
         yield Good(f"opaque-align-{1 << log2}", note, opaque(pattern(100, 0), align_log2=log2))
     metadata, tensors = cache()
-    metadata["weights_digest"] = {"alg": "blake3", "none": None, "yes": True}
+    metadata["weights_order"] = {"alg": "blake3", "none": None, "yes": True}
     note = "a top-level name of a later minor version"
-    yield Good("minor-1-member", note, kvc1.parts(metadata, tensors, version_minor=1))
+    yield Good("minor-2-member", note, kvc1.parts(metadata, tensors, version_minor=2))
+    yield plain("minor-1", "minor version 1 without its names", parts={"version_minor": 1})
     yield plain("minor-65535", "the highest minor version", parts={"version_minor": 65535})
     every = 2**64 - 1
     yield plain("compat-bits", "all bits of compat", parts={"compat": every})

@@ -19,8 +19,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import bad_frame
+import bad_manifest2
 import bad_metadata
+import bad_tables
 import good
+import good_manifest2
 from cases import CORPUS, Bad, Good, kvc1
 
 FORMAT = CORPUS.parent.parent / "docs" / "FORMAT.md"
@@ -43,6 +46,7 @@ def facts(case: Good) -> dict[str, Any]:
     opaque = parts.tensor_count == 0
     metadata = json.loads(parts.metadata)
     names = [""] if opaque else [r["name"] for r in metadata["tensor_manifest"]["tensors"]]
+    second = bool(parts.incompat & kvc1.MANIFEST_2)
     offset, tensors = 0, []
     for name, start, body, digest in zip(
         names, parts.starts(), parts.tensors, parts.stored_digests(), strict=True
@@ -51,7 +55,8 @@ def facts(case: Good) -> dict[str, Any]:
             {
                 "name": name,
                 "offset": offset,
-                "file_offset": parts.payload_offset() + start,
+                # A tensor of no bytes has no place in the payload.
+                "file_offset": parts.payload_offset() + start if body else None,
                 "nbytes": len(body),
                 "digest": digest.hex(),
             }
@@ -61,6 +66,7 @@ def facts(case: Good) -> dict[str, Any]:
         "note": case.note,
         "root": kvc1.root_text(parts.stored_root()),
         "version_minor": parts.version_minor,
+        "incompat": parts.incompat,
         "ro_compat": parts.ro_compat,
         "compat": parts.compat,
         "file_bytes": len(data),
@@ -72,15 +78,21 @@ def facts(case: Good) -> dict[str, Any]:
         "tensor_count": 0 if opaque else len(names),
         "chunk_count": sum(len(kvc1.grid(body)) for body in parts.tensors),
         "key": None if parts.key is None else parts.key.hex(),
-        "tensors": tensors[:8],
+        "tensors": tensors if second else tensors[:8],
         "metadata": parts.metadata.decode(),
     }
 
 
+def good_cases() -> Iterator[Good]:
+    """Yields all valid files."""
+    for module in (good, good_manifest2):
+        yield from module.cases()
+
+
 def bad_cases() -> Iterator[Bad]:
     """Yields all hostile files."""
-    yield from bad_frame.cases()
-    yield from bad_metadata.cases()
+    for module in (bad_frame, bad_metadata, bad_manifest2, bad_tables):
+        yield from module.cases()
 
 
 def corpus() -> dict[str, bytes]:
@@ -92,7 +104,7 @@ def corpus() -> dict[str, bytes]:
             raise RuntimeError(f"two cases are called {path}")
         files[path] = data
 
-    for case in good.cases():
+    for case in good_cases():
         add(f"good/{case.name}.kvc", case.parts.encode())
         add(f"good/{case.name}.json", pretty(facts(case)))
     index: dict[str, Any] = {}
@@ -229,7 +241,9 @@ def write() -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         if not target.exists() or target.read_bytes() != data:
             target.write_bytes(data)
-    FORMAT.write_text(format_text(), encoding="utf-8")
+    text = format_text()
+    if FORMAT.read_text(encoding="utf-8") != text:
+        FORMAT.write_text(text, encoding="utf-8")
     print(f"{len(files)} files, {sum(map(len, files.values()))} bytes")
 
 

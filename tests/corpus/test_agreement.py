@@ -8,6 +8,8 @@ then correctly re-signed, so that what is judged is not just a digest.
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
 import os
 import random
@@ -16,13 +18,15 @@ import sys
 import tempfile
 import unittest
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from cases import cache, kvc1, opaque, small
+import good_manifest2
+from cases import cache, kvc1, opaque, pattern, small
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "spec"))
 
@@ -130,6 +134,163 @@ def mutated_magic(chance: random.Random) -> bytes:
     return magic + chance.randbytes(chance.randrange(4))
 
 
+# ---- Manifest version 2 --------------------------------------------------------------------------
+
+AXES = ["batch", "head", "sequence", "head_dim"]
+
+# Values that fit a member, or nearly. Every one is a value of the right member in some file.
+NEAR: dict[str, list[Any]] = {
+    "aliases": [{}, {"value": "key"}, {"key": "value"}, {"value": "value"}, {"value": "conv_state"},
+                {"indexer_key": "key"}, {"value": "token_ids"}, {"key": "keys"}, {"key": 1}],
+    "axes": [AXES, AXES[:3], [*AXES, "group"], AXES[::-1], ["batch", "sequence"], ["dim_0"], [],
+             ["batch", "batch", "sequence", "x"], ["dim_0", "dim_1"], ["A", "b"], [1, 2]],
+    "axis": [-2, -1, 0, 7, 8],
+    "batch_size": [1, 2, 0],
+    "bits": [0, 1, 8, 9],
+    "cache": ["self", "cross", "both"],
+    "dtype": [*kvc1.ITEM_BYTES_2, "u64", None],
+    "framework": [{}, {"name": "a"}, {"name": "a", "version": "b"}],
+    "group_size": [None, 0, 1, 2**31 - 1, 2**31],
+    "index": [0, 1, 2, 255, 256, -1],
+    "kind": [*kvc1_reader.KINDS, "paged"],
+    "layer": [None, 0, 1, 2, 3, -1, 32768],
+    "layers": [1, 2, 3, 0],
+    "name": ["layer.0.key", "layer.0.value", "cross.0.key", "token_ids", "", "layer.1.key"],
+    "packing": [None, {}, kvc1.packing_of("packed_key", [1, 1, 4, 4], 4),
+                kvc1.packing_of("packed_value", [4], 2, zero=False)],
+    "parent_root": ["kvc1:" + "ab" * 32, "kvc1:" + "AB" * 32, None],
+    "positions_seen": [0, 1, 2, 3, 4, 5, 2**31 - 1, 2**31],
+    "role": [*kvc1.ROLES, "keys"],
+    "scale": ["key_scale", "value_scale", "key_zero", "packed_key"],
+    "sequence_length": [1, 2, 3, 4, 5],
+    "shape": [[], [0], [6], [1, 3], [1, 1, 3, 2], [1, 1, 0, 2], [1, 1, 2, 3], [2, 1, 3, 2],
+              [2**53 - 1, 2**53 - 1, 0], [2**32, 2**32], [1] * 8, [1] * 9],
+    "state": ["uninitialized", "empty", "filled", "full"],
+    "stored_tokens": [0, 1, 2, 3, 4, 5, 2**31 - 1],
+    "version": [1, 2, 3, 4],
+    "window": [None, 0, 1, 2, 2**31 - 1, 2**31],
+    "wrapper": ["none", "encoder_decoder", "both"],
+    "zero": [None, "key_zero", "value_zero", "key_scale"],
+}  # fmt: skip
+ODD: list[Any] = [
+    None,
+    True,
+    0,
+    1,
+    -1,
+    6,
+    2**53 - 1,
+    1.0,
+    "",
+    "key",
+    "x" * 129,
+    [],
+    [1],
+    {},
+    {"a": 1},
+]
+
+
+@functools.cache
+def bases() -> list[dict[str, Any]]:
+    """Returns the metadata of the valid files with a small manifest of version 2."""
+    texts = [
+        case.parts.metadata
+        for case in good_manifest2.cases()
+        if case.parts.incompat & kvc1.MANIFEST_2 and max(map(len, case.parts.tensors)) <= 4096
+    ]
+    return [json.loads(text) for text in texts if len(text) < 8000]
+
+
+def changed_member(chance: random.Random, metadata: dict[str, Any]) -> None:
+    """Changes, removes or adds one member of the metadata."""
+    manifest = metadata["tensor_manifest"]
+    tensors = manifest["tensors"]
+    packings = [record["packing"] for record in tensors if record["packing"]]
+    holders = [metadata, manifest, manifest["framework"]]
+    holders += 3 * [chance.choice(manifest["layers"])] + 3 * [chance.choice(tensors)]
+    holders += 2 * packings
+    holder = chance.choice(holders)
+    name = chance.choice([name for name in sorted(holder) if name != "tensor_manifest"])
+    way = chance.random()
+    if way < 0.1:
+        del holder[name]
+    elif way < 0.15:
+        holder[chance.choice(["", "zzz", *kvc1.NAMES_1_1])] = copy.deepcopy(chance.choice(ODD))
+    elif way < 0.3 and isinstance(holder[name], int):
+        holder[name] = min(holder[name] + chance.choice((-1, 1)), 2**53 - 1)
+    elif way < 0.9 and name in NEAR:
+        holder[name] = copy.deepcopy(chance.choice(NEAR[name]))
+    else:
+        holder[name] = copy.deepcopy(chance.choice(ODD))
+
+
+def changed_order(chance: random.Random, metadata: dict[str, Any]) -> None:
+    """Removes, repeats or moves a record of one of the two tables."""
+    table = metadata["tensor_manifest"][chance.choice(("layers", "tensors", "tensors"))]
+    if not table:
+        return
+    at, other = chance.randrange(len(table)), chance.randrange(len(table))
+    way = chance.randrange(3)
+    if way == 0 and len(table) > 1:
+        del table[at]
+    elif way == 1:
+        table.insert(other, copy.deepcopy(table[at]))
+    else:
+        table[at], table[other] = table[other], table[at]
+
+
+def settled(metadata: dict[str, Any]) -> None:
+    """Lets names, sizes and offsets follow from the rest, where the rest allows it."""
+    manifest = copy.deepcopy(metadata["tensor_manifest"])
+    try:
+        kvc1.place(manifest)
+    except (AttributeError, IndexError, KeyError, TypeError):
+        return
+    for record in manifest["tensors"]:
+        for name in ("nbytes", "offset"):
+            # What is larger has no spelling.
+            record[name] = min(record[name], 2**53 - 1)
+    metadata["tensor_manifest"] = manifest
+
+
+def bodies(metadata: dict[str, Any]) -> list[bytes]:
+    """Returns bytes for the tensors, or for one where their sizes cannot be had."""
+    try:
+        sizes = [record["nbytes"] for record in metadata["tensor_manifest"]["tensors"]]
+        if all(0 <= size <= 4096 for size in sizes) and sum(sizes) > 0:
+            return [pattern(size, i) for i, size in enumerate(sizes)]
+    except (KeyError, TypeError):
+        pass
+    return [b"a tensor"]
+
+
+def mutated_tables(chance: random.Random) -> Mutation:
+    """Returns a file whose manifest of version 2 is another one in one or two places."""
+    metadata = copy.deepcopy(chance.choice(bases()))
+    changes = chance.choice((1, 1, 1, 2))
+    for _ in range(changes):
+        change = chance.choice((changed_member, changed_member, changed_member, changed_order))
+        try:
+            change(chance, metadata)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            continue  # The first change has removed what the second was to change.
+    if chance.random() < 0.7:
+        settled(metadata)
+    fields: dict[str, int] = {"align_log2": chance.choice((0, 0, 6, 12))}
+    if chance.random() < 0.1:
+        fields["incompat"] = chance.choice((0, 1, 2, 3, 5))
+        changes += 1
+    if chance.random() < 0.1:
+        fields["version_minor"] = chance.choice((0, 1, 2))
+        changes += 1
+    made = kvc1.parts(metadata, bodies(metadata), **fields)
+    if chance.random() < 0.1:
+        made.metadata = mutated_text(chance, made.metadata, 1)
+        changes += 1
+    return Mutation(made.encode(), changes == 1)
+
+
 @dataclass(frozen=True)
 class Mutation:
     """A mutated file. `single`: one rule at most is broken, so that its status is certain."""
@@ -195,16 +356,27 @@ class Agreement(unittest.TestCase):
             path.unlink()
         return Counter(report["status"] for report in reports)
 
-    def test_mutations(self) -> None:
-        """Both give the same status to every mutation, and many statuses occur."""
+    def agree(self, make: Callable[[random.Random], Mutation]) -> Counter[str]:
+        """Compare mutations of one sort and return how often each status came."""
         chance = random.Random(20240501)
         seen: Counter[str] = Counter()
         with tempfile.TemporaryDirectory() as folder:
             for start in range(0, COUNT, BATCH):
-                files = {f"{start + i}.kvc": mutation(chance) for i in range(BATCH)}
+                files = {f"{start + i}.kvc": make(chance) for i in range(BATCH)}
                 seen += self.compare(files, Path(folder))
+        return seen
+
+    def test_mutations(self) -> None:
+        """Both give the same status to every mutation, and many statuses occur."""
+        seen = self.agree(mutation)
         common = {"ok", "json", "schema", "geometry", "structure", "feature", "version", "manifest"}
         self.assertLessEqual(common, set(seen), seen)
+
+    def test_mutated_tables(self) -> None:
+        """Both give the same status to manifests of version 2 with other members or records."""
+        seen = self.agree(mutated_tables)
+        self.assertLessEqual({"ok", "schema", "geometry", "feature"}, set(seen), seen)
+        self.assertGreater(seen["ok"], COUNT // 50, seen)
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ static void try_tensor(const struct kvc_reader *reader, uint32_t index, const ui
     check(kvc_reader_find(reader, tensor.name, strlen(tensor.name), &found, NULL) == KVC_OK &&
               found == index,
           "a tensor is not found by its name");
-    uint8_t *buffer = malloc((size_t)tensor.tensor_bytes);
+    uint8_t *buffer = malloc((size_t)tensor.tensor_bytes + 1);
     check(buffer != NULL, "no memory");
     uint64_t start = tensor.tensor_bytes / 3;
     uint64_t bytes = tensor.tensor_bytes - start;
@@ -209,22 +209,15 @@ static void judge_signed(const uint8_t *data, size_t bytes)
     free(copy);
 }
 
-/* Hashes the payload as the geometry has it; false when metadata and header do not fit. */
-static bool hash_payload(uint8_t *file, const struct kvci_header *header,
-                         const struct kvci_places *places, struct kvci_geometry *ret_geometry)
+/* Hashes the payload as the geometry has it. */
+static void hash_payload(uint8_t *file, const struct kvci_places *places,
+                         const struct kvci_geometry *geometry)
 {
-    struct kvci_metadata metadata;
-    if (kvci_metadata_parse(file + KVCI_HEADER_BYTES, (size_t)header->metadata_bytes, 0, 0,
-                            header->tensor_count, &metadata, NULL) != KVC_OK ||
-        kvci_manifest_parse(&metadata, 0, UINT32_C(1) << header->align_log2, header->payload_span,
-                            ret_geometry, NULL) != KVC_OK ||
-        kvci_manifest_agrees(ret_geometry, header, NULL) != KVC_OK) {
-        return false;
-    }
     uint8_t *row = file + places->trailer_offset;
-    for (uint32_t i = 0; i < ret_geometry->tensor_count; i++) {
-        const uint8_t *tensor = file + places->payload_offset + i * ret_geometry->stride_bytes;
-        uint64_t bytes = ret_geometry->tensor_bytes;
+    for (uint32_t i = 0; i < geometry->tensor_count; i++) {
+        const struct kvci_place *place = &geometry->places[i];
+        const uint8_t *tensor = file + places->payload_offset + place->position;
+        uint64_t bytes = place->bytes;
         kvci_blake3_hash(tensor, (size_t)bytes, file + places->digests_offset + i * KVCI_DIGEST);
         for (uint64_t at = 0; bytes > KVCI_CHUNK_BYTES && at < bytes; at += KVCI_CHUNK_BYTES) {
             uint64_t chunk = bytes - at < KVCI_CHUNK_BYTES ? bytes - at : KVCI_CHUNK_BYTES;
@@ -232,7 +225,6 @@ static bool hash_payload(uint8_t *file, const struct kvci_header *header,
             row += KVCI_DIGEST;
         }
     }
-    return true;
 }
 
 /* Chunk values that a file of this header may need at most. */
@@ -243,13 +235,41 @@ static uint64_t most_rows(const struct kvci_header *header)
     return chunks > 1 ? count * chunks : 0;
 }
 
+/* Chunk values of tensors that are not all of one size. */
+static uint64_t count_rows(const struct kvci_geometry *geometry)
+{
+    uint64_t rows = 0;
+    for (uint32_t i = 0; i < geometry->tensor_count && i < geometry->place_capacity; i++) {
+        uint64_t chunks = (geometry->places[i].bytes + KVCI_CHUNK_BYTES - 1) / KVCI_CHUNK_BYTES;
+        rows += chunks > 1 ? chunks : 0;
+    }
+    return rows;
+}
+
+/* Judges the parts by themselves; false when they are refused. The header gets the bits that the
+ * metadata need. */
+static bool load_parts(const uint8_t *text, struct kvci_header *header,
+                       struct kvci_metadata *metadata, struct kvci_geometry *ret_geometry)
+{
+    const uint32_t count = header->tensor_count > 0 ? header->tensor_count : 1;
+    if (kvci_metadata_parse(text, (size_t)header->metadata_bytes, 0, KVCI_VERSION_MINOR,
+                            header->tensor_count, metadata, NULL) != KVC_OK) {
+        return false;
+    }
+    header->incompat = kvci_manifest_features(metadata);
+    return kvci_manifest_load(metadata, 0, UINT32_C(1) << header->align_log2, header->payload_span,
+                              count, NULL, ret_geometry, NULL) == KVC_OK;
+}
+
 /* Makes a file from metadata and payload; when both fit together it must be accepted. */
 static void judge_built(const uint8_t *data, size_t bytes)
 {
     static const uint8_t aligns[] = {0, 6, 12, 0};
-    struct kvci_header header = {.version_major = KVCI_VERSION_MAJOR};
+    struct kvci_header header = {.version_major = KVCI_VERSION_MAJOR,
+                                 .version_minor = KVCI_VERSION_MINOR};
     struct kvci_places places = {0};
     struct kvci_footer footer = {0};
+    struct kvci_metadata metadata;
     struct kvci_geometry geometry = {0};
     if (bytes < 6) {
         return;
@@ -264,8 +284,10 @@ static void judge_built(const uint8_t *data, size_t bytes)
         return;
     }
     header.file_bytes = MAX_BUILT_BYTES;
-    uint64_t rows = most_rows(&header);
+    bool fits = load_parts(data + 5, &header, &metadata, &geometry);
+    uint64_t rows = geometry.manifest_version == 2 ? count_rows(&geometry) : most_rows(&header);
     if (!kvci_header_places(&header, &places)) {
+        kvci_geometry_free(&geometry, NULL);
         return;
     }
     header.file_bytes =
@@ -276,7 +298,11 @@ static void judge_built(const uint8_t *data, size_t bytes)
     kvci_header_encode(&header, file);
     memcpy(file + KVCI_HEADER_BYTES, data + 5, text_bytes);
     memcpy(file + places.payload_offset, data + 5 + text_bytes, (size_t)header.payload_span);
-    bool fits = hash_payload(file, &header, &places, &geometry);
+    fits = fits && kvci_manifest_agrees(&metadata, &geometry, &header, NULL) == KVC_OK;
+    if (fits) {
+        hash_payload(file, &places, &geometry);
+    }
+    kvci_geometry_free(&geometry, NULL);
     kvci_root_compute(file + KVCI_HEADER_BYTES, text_bytes, file + places.digests_offset,
                       places.digest_count, footer.root);
     footer.file_bytes = header.file_bytes;

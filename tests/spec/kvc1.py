@@ -14,7 +14,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from b3 import blake3, blake3_derive, blake3_keyed, combine, subtree
@@ -30,6 +30,26 @@ DIGEST_BYTES = 32
 ROOT_CONTEXT = "KVC1 1.0 root"
 TAG_CONTEXT = "KVC1 1.0 tag"
 ITEM_BYTES = {"f16": 2, "bf16": 2, "f32": 4, "i8": 1, "u8": 1}
+# What manifest version 2 allows, in the order of section 2.
+ITEM_BYTES_2 = {
+    "f16": 2, "f32": 4, "f64": 8, "bf16": 2, "f8_e4m3fn": 1, "f8_e5m2": 1, "f8_e4m3fnuz": 1,
+    "f8_e5m2fnuz": 1, "f8_e8m0": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u8": 1, "u16": 2,
+    "u32": 4, "bool": 1,
+}  # fmt: skip
+
+# Bits of `incompat`.
+MANIFEST_2 = 1
+SEGMENT = 2
+
+NAMES_1_1 = (
+    "adapters",
+    "attention",
+    "compute_dtype",
+    "kv_quantization",
+    "parent_root",
+    "rope",
+    "weights_digest",
+)
 
 MAX_INTEGER = 2**53 - 1
 
@@ -164,6 +184,208 @@ def with_manifest(members: Mapping[str, Any], batch_size: int = 1) -> dict[str, 
     return {**members, "tensor_manifest": manifest}
 
 
+# ---- Manifest version 2 --------------------------------------------------------------------------
+
+ROLES = (
+    *("key", "value", "indexer_key", "conv_state", "recurrent_state", "packed_key", "key_scale"),
+    *("key_zero", "packed_value", "value_scale", "value_zero", "token_ids", "attention_mask"),
+)
+STATES = ("conv_state", "recurrent_state")
+
+# The names of axes, by role and number of dimensions; everything else gets dim_0, dim_1, ...
+AXES = {
+    **{(role, 4): ("batch", "head", "sequence", "head_dim") for role in ROLES[:3]},
+    ("conv_state", 3): ("batch", "channel", "kernel"),
+    ("recurrent_state", 4): ("batch", "head", "key_dim", "value_dim"),
+    ("token_ids", 2): ("batch", "sequence"),
+    ("attention_mask", 2): ("batch", "sequence"),
+}
+
+
+@dataclass
+class Tensor:
+    """A tensor of manifest version 2, before its layer gives it a name and an offset."""
+
+    role: str
+    shape: Sequence[int]
+    axes: Sequence[str] | None = None
+    dtype: str = "u8"
+    index: int = 0
+    packing: Mapping[str, Any] | None = None
+
+    def nbytes(self) -> int:
+        """Returns its size."""
+        return math.prod(self.shape) * ITEM_BYTES_2[self.dtype]
+
+    def record(self, layer: int | None) -> dict[str, Any]:
+        """Returns its record, in which `place` has yet to set what depends on other records."""
+        axes = self.axes
+        if axes is None:
+            rank = len(self.shape)
+            axes = AXES.get((self.role, rank), [f"dim_{k}" for k in range(rank)])
+        return {
+            "axes": list(axes),
+            "dtype": self.dtype,
+            "index": self.index,
+            "layer": layer,
+            "name": "",
+            "nbytes": 0,
+            "offset": 0,
+            "packing": None if self.packing is None else dict(self.packing),
+            "role": self.role,
+            "shape": list(self.shape),
+        }
+
+
+@dataclass
+class Layer:
+    """A layer of manifest version 2 and its tensors. None means: what the tensors suggest."""
+
+    kind: str = "full"
+    tensors: Sequence[Tensor] = ()
+    cache: str = "self"
+    stored_tokens: int | None = None
+    positions_seen: int | None = None
+    state: str | None = None
+    window: int | None = None
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, Any] = field(default_factory=dict)
+    class_name: str = "DynamicLayer"
+
+    def record(self, number: int, tokens: int) -> dict[str, Any]:
+        """Returns its record; `tokens` is what the cache has seen."""
+        state, stored, seen = self.state, self.stored_tokens, self.positions_seen
+        if state is None:
+            filled = any(tensor.nbytes() > 0 for tensor in self.tensors)
+            state = "filled" if filled else "empty" if self.tensors or seen else "uninitialized"
+        if stored is None:
+            sizes = [
+                dict(zip(tensor.record(0)["axes"], tensor.shape, strict=True)).get("sequence", 0)
+                for tensor in self.tensors
+                if tensor.role == "key"
+            ]
+            stored = sizes[0] if sizes and state == "filled" else 0
+        if seen is None:
+            seen = 0 if state == "uninitialized" else max(stored, tokens)
+        return {
+            "aliases": dict(self.aliases),
+            "cache": self.cache,
+            "class": self.class_name,
+            "flags": dict(self.flags),
+            "kind": self.kind,
+            "layer": number,
+            "positions_seen": seen,
+            "state": state,
+            "stored_tokens": stored,
+            "window": self.window,
+        }
+
+
+def key_value(
+    tokens: int = 3, heads: int = 1, head_dim: int = 2, batch_size: int = 1, dtype: str = "u8"
+) -> list[Tensor]:
+    """Returns the keys and values of a layer."""
+    shape = [batch_size, heads, tokens, head_dim]
+    return [Tensor(role, shape, dtype=dtype) for role in ("key", "value")]
+
+
+def packing_of(role: str, shape: Sequence[int], bits: int, zero: bool = True) -> dict[str, Any]:
+    """Returns the packing of `packed_key` or `packed_value`; `shape` is the unpacked one."""
+    kind = role.removeprefix("packed_")
+    return {
+        "axis": -1,
+        "bits": bits,
+        "codec": "example/groups",
+        "dtype": "f16",
+        "group_size": 32,
+        "scale": f"{kind}_scale",
+        "shape": list(shape),
+        "zero": f"{kind}_zero" if zero else None,
+    }
+
+
+def packed(
+    tokens: int = 4, head_dim: int = 4, bits: int = 4, zero: bool = True, batch_size: int = 1
+) -> list[Tensor]:
+    """Returns the packed keys and values of a layer, their scales, and their zeros where asked."""
+    shape = [batch_size, 1, tokens, head_dim]
+    elements = math.prod(shape)
+    tensors = []
+    for kind in ("key", "value"):
+        role = f"packed_{kind}"
+        packing = packing_of(role, shape, bits, zero)
+        size = -(-elements * bits // 8)
+        tensors.append(Tensor(role, [1, size], ["group", "element"], packing=packing))
+        tensors.append(Tensor(f"{kind}_scale", [1, 1], ["group", "element"], "f16"))
+        if zero:
+            tensors.append(Tensor(f"{kind}_zero", [1, 1], ["group", "element"], "f16"))
+    return tensors
+
+
+def place(manifest: Mapping[str, Any]) -> None:
+    """Sets name, nbytes and offset of every record of a manifest of version 2 from the rest."""
+    offset = 0
+    for record in manifest["tensors"]:
+        name = record["role"]
+        if record["layer"] is not None:
+            layer = manifest["layers"][record["layer"]]
+            prefix = "cross" if layer["cache"] == "cross" else "layer"
+            name = f"{prefix}.{layer['layer']}.{name}"
+        if record["role"] in STATES:
+            name += f".{record['index']}"
+        nbytes = math.prod(record["shape"]) * ITEM_BYTES_2[record["dtype"]]
+        record.update(name=name, nbytes=nbytes, offset=offset)
+        offset += nbytes
+
+
+def with_manifest_2(
+    members: Mapping[str, Any],
+    layers: Sequence[Layer],
+    cache_tensors: Sequence[Tensor] = (),
+    batch_size: int = 1,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Returns the members and a manifest of version 2; `changes` are members of the manifest.
+
+    The layers and the tensors of each are in the order that they are to have. The top-level
+    `layers` and `sequence_length` follow from them; a layer for which nothing else is said has seen
+    as many tokens as the given `sequence_length`.
+    """
+    rows: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
+    counts = {"self": 0, "cross": 0}
+    for layer in layers:
+        number = counts[layer.cache]
+        counts[layer.cache] += 1
+        records += [tensor.record(len(rows)) for tensor in layer.tensors]
+        rows.append(layer.record(number, members["sequence_length"]))
+    records += [tensor.record(None) for tensor in cache_tensors]
+    manifest: dict[str, Any] = {
+        "batch_size": batch_size,
+        "byte_order": "little",
+        "cache_class": "DynamicCache",
+        "framework": {"name": "example", "version": "1.0"},
+        "info": {},
+        "layers": rows,
+        "state_schema": "hf/attention",
+        "tensors": records,
+        "version": 2,
+        "wrapper": "encoder_decoder" if counts["cross"] else "none",
+    }
+    manifest.update(changes)
+    place(manifest)
+    seen = [row["positions_seen"] for row in rows if row["cache"] == "self"]
+    top = {"layers": len(seen), "sequence_length": max(seen, default=0)}
+    return {**members, **top, "tensor_manifest": manifest}
+
+
+def bits_of(metadata: Mapping[str, Any]) -> int:
+    """Returns the bits of `incompat` that metadata ask for."""
+    manifest = metadata.get("tensor_manifest")
+    second = isinstance(manifest, Mapping) and repr(manifest.get("version")) == "2"
+    return MANIFEST_2 * second | SEGMENT * ("parent_root" in metadata)
+
+
 # ---- File ---------------------------------------------------------------------------------------
 
 
@@ -216,12 +438,14 @@ class Parts:
         return round_up(HEADER_BYTES + len(self.metadata), PAYLOAD_ALIGN)
 
     def starts(self) -> list[int]:
-        """Returns where each tensor begins, counted from P."""
+        """Returns where each tensor begins, counted from P; one of no bytes begins nowhere."""
         step = 1 << self.align_log2 if self.align_log2 < 64 else 1
         starts, end = [], 0
         for data in self.tensors:
-            starts.append(round_up(end, step))
-            end = starts[-1] + len(data)
+            if data:
+                end = round_up(end, step)
+            starts.append(end)
+            end += len(data)
         return starts
 
     def stored_payload(self) -> bytes:
@@ -230,7 +454,8 @@ class Parts:
             return self.payload
         out = bytearray()
         for start, data in zip(self.starts(), self.tensors, strict=True):
-            out += bytes(start - len(out)) + data
+            if data:
+                out += bytes(start - len(out)) + data
         return bytes(out)
 
     def trailer_offset(self) -> int:
@@ -322,7 +547,10 @@ def encode(
 def parts(
     metadata: Mapping[str, Any] | bytes, tensors: Sequence[bytes] | bytes, **changes: Any
 ) -> Parts:
-    """The same, in parts."""
+    """The same, in parts. Version and feature bits are those that the metadata ask for."""
+    if isinstance(metadata, Mapping):
+        changes.setdefault("incompat", bits_of(metadata))
+        changes.setdefault("version_minor", int(any(name in metadata for name in NAMES_1_1)))
     text = metadata if isinstance(metadata, bytes) else canonical(metadata)
     if isinstance(tensors, bytes):
         changes.setdefault("tensor_count", 0)

@@ -11,6 +11,7 @@
 #include "json_text.h"
 #include "options.h"
 #include "progress.h"
+#include "records.h"
 #include "report.h"
 #include "safe_text.h"
 
@@ -49,6 +50,7 @@ struct side {
     struct kvc_info info;
     struct json_piece metadata;
     uint32_t stored_count;
+    struct records records;
 };
 
 struct comparison {
@@ -81,6 +83,12 @@ static bool is_tensor_list(const char *field)
     return strcmp(field, "tensor_manifest.tensors") == 0;
 }
 
+/* So have the layers, with the members that differ. */
+static bool is_layer_list(const char *field, const char *a, const char *b)
+{
+    return strcmp(field, "tensor_manifest.layers") == 0 && a[0] == '[' && b[0] == '[';
+}
+
 static void on_difference(void *context, const char *field, const char *expected,
                           size_t expected_bytes, const char *found, size_t found_bytes)
 {
@@ -89,6 +97,11 @@ static void on_difference(void *context, const char *field, const char *expected
     comparison->code = worse_code(comparison->code, CODE_BAD);
     /* The second direction adds only what the first one could not see. */
     if (is_tensor_list(field) || (comparison->reversed && !only_in_one)) {
+        return;
+    }
+    if (!only_in_one && is_layer_list(field, found, expected)) {
+        records_compare(field, (struct json_piece){found, found_bytes},
+                        (struct json_piece){expected, expected_bytes});
         return;
     }
     put_both("field", field, strlen(field));
@@ -303,11 +316,15 @@ static void compare_pair(struct comparison *comparison, const uint32_t index[2],
     bool same_form = strcmp(a->dtype, b->dtype) == 0 && a->rank == b->rank &&
                      memcmp(a->shape, b->shape, sizeof(a->shape)) == 0;
     bool same_bytes = memcmp(a->digest, b->digest, KVC_DIGEST_BYTES) == 0;
+    progress_clear(&comparison->progress);
+    if (records_differ(&comparison->a.records, index[0], &comparison->b.records, index[1],
+                       a->name)) {
+        comparison->code = worse_code(comparison->code, CODE_BAD);
+    }
     if (same_form && same_bytes) {
         return;
     }
     comparison->code = worse_code(comparison->code, CODE_BAD);
-    progress_clear(&comparison->progress);
     put_tensor_name(a);
     if (!same_form) {
         put_form(a);
@@ -385,6 +402,11 @@ static int open_side(struct side *side, const char *path)
     side->stored_count = info.manifest_version == 0 ? 1 : info.tensor_count;
     side->metadata.text = kvc_reader_metadata(side->reader, &metadata_bytes);
     side->metadata.bytes = (size_t)metadata_bytes;
+    if (info.manifest_version == 2 &&
+        !records_load(side->metadata, info.tensor_count, &side->records)) {
+        refuse(path, "no memory for the records of the tensors");
+        return CODE_TROUBLE;
+    }
     return CODE_GOOD;
 }
 
@@ -439,6 +461,8 @@ int cmd_diff(int count, char **words)
     if (comparison.code == CODE_GOOD) {
         compare(&comparison);
     }
+    free(comparison.a.records.pieces);
+    free(comparison.b.records.pieces);
     kvc_reader_free(comparison.a.reader);
     kvc_reader_free(comparison.b.reader);
     return comparison.code;

@@ -9,6 +9,7 @@
 
 #include "commands.h"
 #include "json_out.h"
+#include "layers.h"
 #include "opening.h"
 #include "options.h"
 #include "report.h"
@@ -53,16 +54,39 @@ struct subject {
     const struct kvc_reader *reader;
     struct kvc_info info;
     struct json_piece metadata;
-    uint32_t stored_count; /* tensors that the library counts: an opaque payload is one */
+    struct json_piece manifest; /* of version 2, otherwise empty */
+    uint32_t stored_count;      /* tensors that the library counts: an opaque payload is one */
 };
 
 /* ---- The table ----------------------------------------------------------------------------- */
 
 /* Top-level members that have a line of their own, or are told in the words of one. */
 static const char *const known_members[] = {
-    "model_revision", "tokenizer_sha256", "rope_theta", "layers",
-    "kv_heads",       "head_dim",         "dtype",      "layout",
-    "sequence_start", "sequence_length",  "user",       "tensor_manifest",
+    "model_revision",
+    "tokenizer_sha256",
+    "rope_theta",
+    "layers",
+    "kv_heads",
+    "head_dim",
+    "dtype",
+    "layout",
+    "sequence_start",
+    "sequence_length",
+    "user",
+    "tensor_manifest",
+    "adapters",
+    "attention",
+    "compute_dtype",
+    "parent_root",
+    "rope",
+    "weights_digest",
+    "kv_quantization",
+};
+
+/* Those of format 1.1 that say more about what made the cache, with their labels. */
+static const char *const identity_members[][2] = {
+    {"Weights", "weights_digest"}, {"Compute data type", "compute_dtype"}, {"RoPE", "rope"},
+    {"Attention", "attention"},    {"Quantization", "kv_quantization"},    {"Adapters", "adapters"},
 };
 
 static void put_label(const char *label)
@@ -97,14 +121,19 @@ static void put_value(struct json_piece value)
     free(text);
 }
 
-static void put_member_line(const struct subject *subject, const char *label, const char *name)
+static void put_line_of(struct json_piece object, const char *label, const char *name)
 {
     struct json_piece value;
-    if (json_find(subject->metadata, name, strlen(name), &value)) {
+    if (json_find(object, name, strlen(name), &value)) {
         put_label(label);
         put_value(value);
         (void)fputc('\n', stdout);
     }
+}
+
+static void put_member_line(const struct subject *subject, const char *label, const char *name)
+{
+    put_line_of(subject->metadata, label, name);
 }
 
 static bool is_known_member(struct json_piece name)
@@ -148,6 +177,67 @@ static void put_bits(const char *name, uint64_t bits)
     }
 }
 
+static void put_geometry(const struct kvc_info *info)
+{
+    put_label("Geometry");
+    (void)printf("%" PRIu32 " layer%s, ", info->layers, info->layers == 1 ? "" : "s");
+    if (info->kv_heads == 0) {
+        (void)fputs("KV heads vary", stdout);
+    } else {
+        (void)printf("%" PRIu32 " KV head%s", info->kv_heads, info->kv_heads == 1 ? "" : "s");
+    }
+    if (info->head_dim == 0) {
+        (void)fputs(", head dimension varies", stdout);
+    } else {
+        (void)printf(", head dimension %" PRIu32, info->head_dim);
+    }
+    if (info->manifest_version != 0) {
+        (void)printf(", batch %" PRIu32, info->batch_size);
+    }
+    (void)fputc('\n', stdout);
+}
+
+static void put_layers(const struct subject *subject, const char *label, const char *cache)
+{
+    struct layer_summary layers;
+    layers_gather(subject->manifest, cache, &layers);
+    if (layers.count > 0) {
+        put_label(label);
+        layers_print(&layers);
+        (void)fputc('\n', stdout);
+    }
+}
+
+/* What a manifest of version 2 says beyond its tensors. */
+static void put_manifest(const struct subject *subject)
+{
+    struct json_piece framework;
+    struct json_piece value;
+    const struct json_piece manifest = subject->manifest;
+    put_layers(subject, "Layers", "self");
+    put_layers(subject, "Cross layers", "cross");
+    put_line_of(manifest, "State schema", "state_schema");
+    if (json_find(manifest, "framework", strlen("framework"), &framework) &&
+        json_find(framework, "name", strlen("name"), &value)) {
+        put_label("Framework");
+        put_value(value);
+        (void)fputc(' ', stdout);
+        if (json_find(framework, "version", strlen("version"), &value)) {
+            put_value(value);
+        }
+        (void)fputc('\n', stdout);
+    }
+    put_line_of(manifest, "Cache class", "cache_class");
+    put_line_of(manifest, "Wrapper", "wrapper");
+}
+
+static void put_identity(const struct subject *subject)
+{
+    for (size_t i = 0; i < sizeof(identity_members) / sizeof(identity_members[0]); i++) {
+        put_member_line(subject, identity_members[i][0], identity_members[i][1]);
+    }
+}
+
 static void put_model(const struct subject *subject)
 {
     char from[32];
@@ -158,19 +248,20 @@ static void put_model(const struct subject *subject)
     put_member_line(subject, "Model revision", "model_revision");
     put_member_line(subject, "Tokenizer SHA-256", "tokenizer_sha256");
     put_member_line(subject, "RoPE theta", "rope_theta");
-    put_label("Geometry");
-    (void)printf("%" PRIu32 " layer%s, %" PRIu32 " KV head%s, head dimension %" PRIu32,
-                 info->layers, info->layers == 1 ? "" : "s", info->kv_heads,
-                 info->kv_heads == 1 ? "" : "s", info->head_dim);
-    if (info->manifest_version != 0) {
-        (void)printf(", batch %" PRIu32, info->batch_size);
+    put_geometry(info);
+    put_manifest(subject);
+    if (info->dtype[0] == '\0') {
+        put_label("Data type");
+        (void)fputs("varies\n", stdout);
+    } else {
+        put_member_line(subject, "Data type", "dtype");
     }
-    (void)fputc('\n', stdout);
-    put_member_line(subject, "Data type", "dtype");
     put_member_line(subject, "Layout", "layout");
     put_label("Tokens");
     (void)printf("%s, positions %s to %s\n", grouped(info->sequence_length, count),
                  grouped(info->sequence_start, from), grouped(last, to));
+    put_member_line(subject, "Parent root", "parent_root");
+    put_identity(subject);
     put_member_line(subject, "User data", "user");
     put_other_members(subject);
 }
@@ -235,11 +326,13 @@ static int put_tensors(const struct subject *subject)
 {
     struct kvc_error error = KVC_ERROR_INIT;
     int shape_width = 5;
+    int dtype_width = 5;
     size_t name_width = 6;
     for (int pass = 0; pass < 2; pass++) {
         if (pass == 1) {
-            (void)printf("\n%-*s  %-5s  %-*s  %14s  %16s  %s\n", (int)name_width, "TENSOR", "DTYPE",
-                         shape_width, "SHAPE", "BYTES", "FILE OFFSET", "BLAKE3");
+            (void)printf("\n%-*s  %-*s  %-*s  %14s  %16s  %s\n", (int)name_width, "TENSOR",
+                         dtype_width, "DTYPE", shape_width, "SHAPE", "BYTES", "FILE OFFSET",
+                         "BLAKE3");
         }
         for (uint32_t i = 0; i < subject->stored_count; i++) {
             struct kvc_tensor tensor = KVC_TENSOR_INIT;
@@ -252,15 +345,17 @@ static int put_tensors(const struct subject *subject)
             if (pass == 0) {
                 int width = (int)strlen(shape);
                 shape_width = width > shape_width ? width : shape_width;
+                width = (int)strlen(tensor.dtype);
+                dtype_width = width > dtype_width ? width : dtype_width;
                 size_t bytes = strlen(tensor.name);
                 name_width = bytes > name_width ? bytes : name_width;
                 continue;
             }
             const char *name = tensor.name[0] == '\0' ? "-" : tensor.name;
             size_t used = put_safe_text(stdout, name, VALUE_COLUMNS);
-            (void)printf("%*s  %-5s  %-*s  %14" PRIu64 "  %16" PRIu64 "  %s\n",
-                         used < name_width ? (int)(name_width - used) : 0, "", tensor.dtype,
-                         shape_width, shape, tensor.tensor_bytes, tensor.file_offset,
+            (void)printf("%*s  %-*s  %-*s  %14" PRIu64 "  %16" PRIu64 "  %s\n",
+                         used < name_width ? (int)(name_width - used) : 0, "", dtype_width,
+                         tensor.dtype, shape_width, shape, tensor.tensor_bytes, tensor.file_offset,
                          hex_text(tensor.digest, KVC_DIGEST_BYTES, digest));
         }
     }
@@ -312,7 +407,12 @@ static void json_tensor(struct json_out *out, const struct kvc_tensor *tensor)
     if (tensor->kind[0] != '\0') {
         json_key(out, "kind");
         json_text(out, tensor->kind);
-        json_member_number(out, "layer", tensor->layer);
+        json_key(out, "layer");
+        if (tensor->layer == KVC_NO_LAYER) {
+            json_null(out);
+        } else {
+            json_number(out, tensor->layer);
+        }
     }
     json_key(out, "shape");
     json_open(out, '[');
@@ -360,6 +460,23 @@ static void json_facts(struct json_out *out, const struct subject *subject)
     json_member_number(out, "manifest_version", info->manifest_version);
 }
 
+/* Added to the facts of manifest version 2 only. */
+static void json_layers(struct json_out *out, const struct subject *subject)
+{
+    static const char *const caches[] = {"self", "cross"};
+    struct layer_summary layers;
+    if (subject->info.manifest_version != 2) {
+        return;
+    }
+    json_key(out, "layer_kinds");
+    json_open(out, '[');
+    for (size_t i = 0; i < 2; i++) {
+        layers_gather(subject->manifest, caches[i], &layers);
+        layers_json(out, caches[i], &layers);
+    }
+    json_close(out, ']');
+}
+
 static int show_json(const struct subject *subject)
 {
     struct kvc_error error = KVC_ERROR_INIT;
@@ -368,6 +485,7 @@ static int show_json(const struct subject *subject)
     json_start(&out, stdout);
     json_open(&out, '{');
     json_facts(&out, subject);
+    json_layers(&out, subject);
     json_key(&out, "metadata");
     json_raw(&out, subject->metadata);
     json_key(&out, "tensors");
@@ -405,6 +523,10 @@ static int show_file(struct view *view, const char *path)
         subject.stored_count = subject.info.manifest_version == 0 ? 1 : subject.info.tensor_count;
         subject.metadata.text = kvc_reader_metadata(reader, &metadata_bytes);
         subject.metadata.bytes = (size_t)metadata_bytes;
+        if (subject.info.manifest_version == 2) {
+            (void)json_find(subject.metadata, "tensor_manifest", strlen("tensor_manifest"),
+                            &subject.manifest);
+        }
         if (view->json) {
             code = show_json(&subject);
         } else {

@@ -29,7 +29,8 @@ static const struct option_entry pack_options[] = {
      "the file to make; an older one is replaced when the new\n"
      "one is complete"},
     {OPT_ALIGN, 0, "align", "N",
-     "start each tensor at a multiple of N bytes: 1, the\ndefault, 64 or 4096"},
+     "start each tensor at a multiple of N bytes: 1, 64 or\n4096; by default 64 for manifest "
+     "version 2, else 1"},
     {OPT_KEY_FILE, 0, "key-file", "PATH",
      "add a tag made with this key: 32 raw bytes, or\n64 hexadecimal digits"},
     {OPT_DURABILITY, 0, "durability", "LEVEL",

@@ -21,6 +21,8 @@ int cmd_verify(int count, char **words);
 int cmd_cat(int count, char **words);
 int cmd_diff(int count, char **words);
 int cmd_pack(int count, char **words);
+int cmd_export(int count, char **words);
+int cmd_import(int count, char **words);
 int cmd_root(int count, char **words);
 
 extern const struct command inspect_command;
@@ -28,6 +30,8 @@ extern const struct command verify_command;
 extern const struct command cat_command;
 extern const struct command diff_command;
 extern const struct command pack_command;
+extern const struct command export_command;
+extern const struct command import_command;
 extern const struct command root_command;
 
 #endif

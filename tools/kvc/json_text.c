@@ -92,6 +92,35 @@ bool json_members_next(struct json_members *members, struct json_piece *ret_name
     return true;
 }
 
+void json_items_start(struct json_members *items, struct json_piece array)
+{
+    items->at = array.text;
+    items->end = array.text;
+    if (array.bytes > 2 && array.text[0] == '[') {
+        items->at = array.text + 1;
+        items->end = array.text + array.bytes - 1;
+    }
+}
+
+bool json_items_next(struct json_members *items, struct json_piece *ret_item)
+{
+    if (items->at >= items->end) {
+        return false;
+    }
+    const char *item_end = skip_value(items->at, items->end);
+    if (item_end == NULL) {
+        return false;
+    }
+    *ret_item = (struct json_piece){items->at, (size_t)(item_end - items->at)};
+    items->at = item_end < items->end ? item_end + 1 : item_end;
+    return true;
+}
+
+bool json_same(struct json_piece a, struct json_piece b)
+{
+    return a.bytes == b.bytes && memcmp(a.text, b.text, a.bytes) == 0;
+}
+
 static unsigned hex_digit(char c)
 {
     return (unsigned)(c <= '9' ? c - '0' : c - 'a' + 10);

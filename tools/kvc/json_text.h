@@ -12,7 +12,7 @@ struct json_piece {
     size_t bytes;
 };
 
-/* Walks over the members of an object in canonical spelling. */
+/* Walks over the members of an object, or the items of an array, in canonical spelling. */
 struct json_members {
     const char *at;
     const char *end;
@@ -24,6 +24,13 @@ void json_members_start(struct json_members *members, struct json_piece object);
 /* Returns false after the last member. The name is a JSON string with its quotes. */
 bool json_members_next(struct json_members *members, struct json_piece *ret_name,
                        struct json_piece *ret_value);
+
+/* Walks over the items of an array in canonical spelling; what is no array has none. */
+void json_items_start(struct json_members *items, struct json_piece array);
+bool json_items_next(struct json_members *items, struct json_piece *ret_item);
+
+/* Says whether two pieces have the same spelling. */
+bool json_same(struct json_piece a, struct json_piece b);
 
 /* Finds a member of an object in canonical spelling by its name. */
 bool json_find(struct json_piece object, const char *name, size_t name_bytes,

@@ -13,7 +13,8 @@
 #include "report.h"
 
 static const struct command *const commands[] = {
-    &inspect_command, &verify_command, &cat_command, &diff_command, &pack_command, &root_command,
+    &inspect_command, &verify_command, &cat_command,    &diff_command,
+    &pack_command,    &export_command, &import_command, &root_command,
 };
 
 #define COMMAND_COUNT (sizeof(commands) / sizeof(commands[0]))
