@@ -3,9 +3,9 @@
 """Saves and loads the KV caches of Hugging Face Transformers as KVC1 files.
 
     identity = torch_kvcache.identity_of(model, tokenizer)
-    torch_kvcache.write_dynamic_cache("prefix.kvc", cache, **identity)
-    cache, metadata = torch_kvcache.read_dynamic_cache("prefix.kvc", identity)
-    model.generate(all_ids, past_key_values=cache)
+    torch_kvcache.save("prefix.kvc", cache, identity=identity, token_ids=ids)
+    loaded = torch_kvcache.load("prefix.kvc", expected_identity=identity)
+    model.generate(all_ids, past_key_values=loaded.cache)
 
 `all_ids` are the ids that the cache was made from, followed by at least one new id: a model that
 is handed a cache looks only at the ids after those that the cache already holds.
@@ -54,8 +54,27 @@ if sys.byteorder != "little":
 
 del _torch, _transformers, _DynamicCache, _DynamicLayer
 
-from torch_kvcache.identity import identity_of  # noqa: E402
+from torch_kvcache.identity import full_identity_of, identity_of  # noqa: E402
+from torch_kvcache.loading import LoadedCache, load  # noqa: E402
 from torch_kvcache.restore import read_dynamic_cache  # noqa: E402
-from torch_kvcache.save import write_dynamic_cache  # noqa: E402
+from torch_kvcache.resume import Coverage, PromptError, Resumed, coverage_of, resume  # noqa: E402
+from torch_kvcache.saving import save  # noqa: E402
+from torch_kvcache.segment import append, join  # noqa: E402
+from torch_kvcache.write import write_dynamic_cache  # noqa: E402
 
-__all__ = ["identity_of", "read_dynamic_cache", "write_dynamic_cache"]
+__all__ = [
+    "Coverage",
+    "LoadedCache",
+    "PromptError",
+    "Resumed",
+    "append",
+    "coverage_of",
+    "full_identity_of",
+    "identity_of",
+    "join",
+    "load",
+    "read_dynamic_cache",
+    "resume",
+    "save",
+    "write_dynamic_cache",
+]

@@ -47,9 +47,9 @@ _LOST_WITH_LAYER = {
 _LOST_WITH_UNKNOWN = "whatever it holds besides keys and values"
 
 _ADVICE = (
-    "Nothing was written. This version stores a transformers DynamicCache whose layers are all "
-    "DynamicLayer, as models with full attention in every layer make it; for other caches keep the "
-    "token ids and prefill again."
+    "Nothing was written. write_dynamic_cache stores a transformers DynamicCache whose layers are "
+    "all DynamicLayer, as models with full attention in every layer make it; torch_kvcache.save "
+    "stores other kinds too. For those that it refuses keep the token ids and prefill again."
 )
 
 # Instance attributes of a DynamicLayer that a restored layer gets back, and of objects like it.

@@ -5,17 +5,23 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from typing import Any
 
 import kvcache
-import torch
+
+from torch_kvcache.identity_adapters import (
+    adapter_lines,
+    adapters,
+    compute_dtype,
+    has_adapter,
+    own_names,
+)
+from torch_kvcache.identity_settings import attention_settings, quantisation, rope_settings
+from torch_kvcache.identity_weights import Weights, plain_name
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SNAPSHOT = re.compile(r"models--[^/]+/snapshots/([0-9a-f]{40})/?$")
-_ADAPTER_STATE = ("active_adapters", "disable_adapters", "merged_adapters", "scaling")
-_PIECE_BYTES = 64 * 1024 * 1024
 
 
 def identity_of(model: Any, tokenizer: Any) -> dict[str, Any]:
@@ -35,7 +41,7 @@ def identity_of(model: Any, tokenizer: Any) -> dict[str, Any]:
 
     What the three do not show: settings of the config that change no weight, such as RoPE scaling
     or epsilons, and which of several models of one repository (`subfolder`, `variant`) was loaded.
-    Where you vary those, put them into the revision that you pass, or under `user`.
+    `full_identity_of` shows these.
 
     `tokenizer_sha256` is the SHA-256 of what turns text into ids: the tokenizer's pipeline,
     vocabulary, merges and added tokens, as the `tokenizers` library spells them. Padding and
@@ -47,8 +53,63 @@ def identity_of(model: Any, tokenizer: Any) -> dict[str, Any]:
 
     Raises kvcache.UnsupportedCacheError, saying what to pass instead, where a part has no answer.
     """
+    return _identity_of(model, tokenizer, None)
+
+
+def full_identity_of(model: Any, tokenizer: Any, *, weights_digest: bool = True) -> dict[str, Any]:
+    """Returns all identity members of format 1.1 for a loaded model, as `save` and `load` take it.
+
+    The three of `identity_of`, and beside them:
+
+    `weights_digest` is `weights-sha256:` and the digest that `identity_of` describes, over the
+    model's own weights: adapters and the names that they put between are left out, so that a model
+    has the same digest with and without an adapter that is not merged. Quantised weights count by
+    their packed parts and scales; weights that are tied count like equal ones. Buffers count where
+    they are persistent. Transformers names and packs some weights otherwise from version to
+    version, and the digest follows. With weights_digest=False it is left out, for a huge model
+    whose commit is known and trusted; where no commit is known, `model_revision` needs it anyway.
+
+    `rope` is the whole configuration of the rotary embedding, by kind of layer where kinds differ;
+    {} without one. It does not cover frequencies that somebody changed in memory, nor position ids
+    that are passed to the model.
+
+    `attention` is a closed list of settings: kinds of layers, windows, heads, scales, soft caps,
+    sinks, and what else layers compute with, such as epsilons and activations. It does not cover
+    the implementation (`eager`, `sdpa`, ...) and the device, which change the last bits only, the
+    settings of encoders for images and sound, and settings that only a model's own code knows.
+
+    `adapters` lists the adapters of PEFT that have an effect, each with its name, type, scale and
+    digest; [] where there is none. A merged adapter is not listed: it is in the weights' digest.
+
+    `kv_quantization` says how the weights are quantised, or is None. `compute_dtype` is the
+    floating dtype of the parameters; several are sorted and joined: `bf16+f32`.
+
+    The same model gives the same value in every process, folder and device, used or not. Where
+    Transformers 4 and 5 mean the same, the value is the same, the digest's names excepted. What
+    is changed in the config after loading is taken as it stands there, also where the model's
+    modules, made before, still compute with what they were made with.
+
+    Raises kvcache.UnsupportedCacheError, naming the setting, where one has no value that the format
+    can hold, and where `identity_of` does.
+    """
+    named = weights_digest or has_adapter(model)
+    weights = Weights(model) if named else None
+    identity = _identity_of(model, tokenizer, weights)
+    if weights_digest and weights is not None:
+        digest = weights.sha256(own_names(model, iter(weights)))
+        identity["weights_digest"] = f"weights-sha256:{digest}"
+    return identity | {
+        "rope": rope_settings(model),
+        "attention": attention_settings(model),
+        "adapters": adapters(model, weights),
+        "kv_quantization": quantisation(model),
+        "compute_dtype": compute_dtype(model),
+    }
+
+
+def _identity_of(model: Any, tokenizer: Any, weights: Weights | None) -> dict[str, Any]:
     return {
-        "model_revision": _model_revision(model),
+        "model_revision": _model_revision(model, weights),
         "tokenizer_sha256": _tokenizer_sha256(tokenizer),
         "rope_theta": _rope_theta(model),
     }
@@ -57,11 +118,13 @@ def identity_of(model: Any, tokenizer: Any) -> dict[str, Any]:
 # ---- The model's revision ----------------------------------------------------------------------
 
 
-def _model_revision(model: Any) -> str:
+def _model_revision(model: Any, weights: Weights | None) -> str:
     commit = _commit(model.config)
-    if commit is not None and not _has_adapter(model) and not _is_quantised(model):
+    if commit is not None and not has_adapter(model) and not _is_quantised(model):
         return commit
-    return f"weights-sha256:{_weights_sha256(model)}"
+    weights = weights or Weights(model)
+    names = {key: plain_name(key) for key in weights}
+    return f"weights-sha256:{weights.sha256(names, adapter_lines(model))}"
 
 
 def _commit(config: Any) -> str | None:
@@ -74,16 +137,6 @@ def _commit(config: Any) -> str | None:
     return match.group(1) if match else None
 
 
-def _has_adapter(model: Any) -> bool:
-    """Whether any part of a model comes from PEFT or the adapters library, active or not."""
-    for module in model.modules():
-        if getattr(module, "_hf_peft_config_loaded", False) or getattr(module, "peft_config", None):
-            return True
-        if type(module).__module__.partition(".")[0] in ("peft", "adapters"):
-            return True
-    return False
-
-
 def _is_quantised(model: Any) -> bool:
     """Whether weights were quantised, perhaps while loading, which the commit does not tell."""
     return bool(
@@ -91,93 +144,6 @@ def _is_quantised(model: Any) -> bool:
         or getattr(model, "hf_quantizer", None) is not None
         or getattr(model.config, "quantization_config", None) is not None
     )
-
-
-def _weights_sha256(model: Any) -> str:
-    """Hashes all entries of the state dict, several at once; the order of work has no effect."""
-    # Tied weights appear under several names and are hashed once.
-    tensors = dict(_named_tensors(model.state_dict()))
-    places = {name: _place(tensor) for name, tensor in tensors.items()}
-    distinct = {places[name]: tensor for name, tensor in tensors.items()}
-    workers = max(1, min(4, os.cpu_count() or 1))
-    with ThreadPoolExecutor(workers, thread_name_prefix="kvc-weights") as pool:
-        digests = dict(zip(distinct, pool.map(_values_sha256, distinct.values()), strict=True))
-    total = hashlib.sha256()
-    for line in _adapter_lines(model):
-        total.update(line.encode("ascii") + b"\n")
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        line = json.dumps([name, dtype, list(tensor.shape), digests[places[name]]])
-        total.update(line.encode("ascii") + b"\n")
-    return total.hexdigest()
-
-
-def _adapter_lines(model: Any) -> Iterator[str]:
-    """Yields what of adapters the weights do not show: which are active, merged, and how strong."""
-    for name, module in sorted(model.named_modules()):
-        if type(module).__module__.partition(".")[0] in ("peft", "adapters"):
-            state = {key: getattr(module, key) for key in _ADAPTER_STATE if hasattr(module, key)}
-            if state:
-                yield json.dumps([_plain_name(name), state], sort_keys=True, default=str)
-
-
-def _plain_name(name: str) -> str:
-    """Returns a name without the parts that torch.compile puts into it."""
-    return ".".join(part for part in name.split(".") if part != "_orig_mod")
-
-
-def _named_tensors(entries: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields plain tensors with their names; quantised ones are taken apart into theirs."""
-    for key, value in entries.items():
-        name = prefix + _plain_name(key)
-        if type(value) in (torch.Tensor, torch.nn.Parameter):
-            if value.device.type == "meta" or value.layout != torch.strided:
-                raise _no_revision(name, f"a tensor on {value.device} with layout {value.layout}")
-            yield name, value.detach()
-        elif isinstance(value, (bytes, bytearray)):
-            yield name, torch.tensor(list(value), dtype=torch.uint8)
-        elif hasattr(value, "__tensor_flatten__") and not _is_distributed(value):
-            inner = {part: getattr(value, part) for part in value.__tensor_flatten__()[0]}
-            yield from _named_tensors(inner, f"{name}.{type(value).__name__}.")
-        else:
-            raise _no_revision(name, f"a {type(value).__module__}.{type(value).__qualname__}")
-
-
-def _is_distributed(value: Any) -> bool:
-    return any(base.__name__ == "DTensor" for base in type(value).__mro__)
-
-
-def _no_revision(name: str, what: str) -> kvcache.UnsupportedCacheError:
-    error = kvcache.UnsupportedCacheError(
-        f"cannot name this model by its weights: `{name}` is {what}, whose values are not at hand. "
-        "Load the model whole into memory, or pass a model_revision of your own"
-    )
-    error.found = name
-    return error
-
-
-def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Returns where a tensor's values lie; equal places hold equal values."""
-    return (
-        tensor.device,
-        tensor.untyped_storage().data_ptr(),
-        tensor.storage_offset(),
-        tensor.dtype,
-        tuple(tensor.shape),
-        tensor.stride(),
-    )
-
-
-def _values_sha256(tensor: torch.Tensor) -> str:
-    """Hashes a tensor's row-major bytes; from a device they come in pieces of 64 MiB."""
-    digest = hashlib.sha256()
-    flat = tensor.resolve_conj().resolve_neg().contiguous()
-    flat = flat.as_strided((flat.numel(),), (1,), flat.storage_offset())
-    step = max(1, _PIECE_BYTES // flat.element_size())
-    for start in range(0, flat.numel(), step):
-        digest.update(flat[start : start + step].cpu().view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 # ---- The tokenizer -----------------------------------------------------------------------------

@@ -35,11 +35,8 @@ def read_dynamic_cache(
     with kvcache.open_cache(path, expected_identity) as source:
         metadata: dict[str, Any] = source.metadata
         _require_dynamic(path, metadata)
-        if source.info.payload_span == source.info.payload_bytes:
-            # Proves the whole payload at once, by all threads; the tensors are then taken from it.
-            source.payload()
-        else:
-            source.verify()
+        # Proves the whole payload at once, by all threads; the tensors are then taken from it.
+        source.prove()
         layers: list[Any] = [_layer(source, index) for index in range(metadata["layers"])]
     cache = DynamicCache()
     # A cache that has its layers does not grow more of them, as one made from a model's config.

@@ -73,5 +73,10 @@ def test_with_everything(tmp_path: Path) -> None:
 
 
 def test_public_names() -> None:
-    assert torch_kvcache.__all__ == ["identity_of", "read_dynamic_cache", "write_dynamic_cache"]
+    assert set(torch_kvcache.__all__) == {
+        *("Coverage", "LoadedCache", "PromptError", "Resumed", "append", "coverage_of"),
+        *("full_identity_of", "identity_of", "join", "load", "read_dynamic_cache", "resume"),
+        *("save", "write_dynamic_cache"),
+    }
+    assert all(hasattr(torch_kvcache, name) for name in torch_kvcache.__all__)
     assert (Path(torch_kvcache.__file__).parent / "py.typed").is_file()

@@ -22,7 +22,7 @@ from adapter_help import (
     read_dynamic_cache,
     run_python,
 )
-from torch_kvcache.save import row_major_bytes
+from torch_kvcache.write import row_major_bytes
 
 SHAPES = [
     (1, 1, 1, 1),

@@ -1,8 +1,8 @@
-# save.py: writes a Transformers cache as a KVC1 file, one tensor at a time.
+# write.py: writes a cache of manifest version 1, one tensor at a time.
 # SPDX-License-Identifier: Apache-2.0
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import kvcache
@@ -35,14 +35,27 @@ def write_dynamic_cache(
     Raises kvcache.UnsupportedCacheError for a cache that a KVC1 file cannot hold whole,
     kvcache.CacheFormatError for identity arguments that the format does not allow, and OSError.
     """
-    layers = cache_layers(cache)
-    metadata = _describe(layers)
-    metadata["model_revision"] = model_revision
-    metadata["tokenizer_sha256"] = tokenizer_sha256
-    metadata["rope_theta"] = rope_theta
+    identity = {
+        "model_revision": model_revision,
+        "tokenizer_sha256": tokenizer_sha256,
+        "rope_theta": rope_theta,
+    }
+    return write_layers(path, cache_layers(cache), identity, sequence_start)
+
+
+def write_layers(
+    path: str | os.PathLike[str],
+    layers: Sequence[LayerTensors],
+    identity: Mapping[str, Any],
+    sequence_start: int,
+    **options: Any,
+) -> dict[str, Any]:
+    """Writes layers that are all alike, and returns the metadata; `options` go to kvcache."""
+    metadata = _describe(layers) | dict(identity)
     metadata["sequence_start"] = sequence_start
-    _wait_for_devices(layers)
-    kvcache.write_cache_stream(path, metadata, _tensor_bytes(layers))
+    tensors = [tensor for layer in layers for tensor in layer]
+    wait_for_devices(tensors)
+    kvcache.write_cache_stream(path, metadata, tensor_bytes(tensors), **options)
     return metadata
 
 
@@ -95,11 +108,10 @@ def _records(layers: int, shape: list[int], item_bytes: int, dtype: str) -> list
     ]
 
 
-def _tensor_bytes(layers: Sequence[LayerTensors]) -> Iterator[memoryview]:
+def tensor_bytes(tensors: Iterable[torch.Tensor]) -> Iterator[memoryview]:
     """Yields the bytes of each tensor; nothing here keeps them when the next one is asked for."""
-    for layer in layers:
-        for tensor in layer:
-            yield row_major_bytes(tensor)
+    for tensor in tensors:
+        yield row_major_bytes(tensor)
 
 
 def row_major_bytes(tensor: torch.Tensor) -> memoryview:
@@ -113,12 +125,11 @@ def row_major_bytes(tensor: torch.Tensor) -> memoryview:
     return data
 
 
-def _wait_for_devices(layers: Sequence[LayerTensors]) -> None:
+def wait_for_devices(tensors: Sequence[torch.Tensor]) -> None:
     """Waits for work in flight on every device whose results the tensors are.
 
     An offloaded cache copies to pinned CPU memory without waiting, so pinned tensors count.
     """
-    tensors = [tensor for layer in layers for tensor in layer]
     devices = {tensor.device for tensor in tensors if tensor.device.type != "cpu"}
     # Without a device in use no tensor can be pinned, and asking would start the device.
     in_use: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
