@@ -6,6 +6,7 @@
 #   make demo                 a real model's cache saved, proved, loaded and continued
 #   make demo MODEL=folder    the same with a local causal model
 #   make demo PYTHON=path     with the torch and transformers that this interpreter has
+#   make demo-kinds           caches of two real models, of several kinds, continued exactly
 #   make bench                the figures in README.md
 #   make build                the library and the kvc tool, in build/
 #   make tidy format          hold the rules of tests/tidy.py; lay out the sources
@@ -13,7 +14,7 @@
 
 SHELL = /bin/sh
 .DELETE_ON_ERROR:
-.PHONY: all build test demo bench tidy format clean distclean check-python
+.PHONY: all build test demo demo-kinds bench tidy format clean distclean check-python
 
 PYTHON ?= python3
 VENV := .venv
@@ -119,11 +120,12 @@ test: build $(VENV)/project.stamp $(VENV_457)/project.stamp
 	@PATH="$(TOOLS_PATH)" meson test -C $(BUILD) --no-rebuild --print-errorlogs; \
 	    echo $$? >$(RESULTS)/meson.rc; \
 	    cp $(MESON_REPORT) $(RESULTS)/meson.xml
-	@PATH="$(TOOLS_PATH)" KVC_BUILD_DIR=$(ROOT)/$(BUILD) $(VENV)/bin/python -m pytest -q \
+	@PATH="$(TOOLS_PATH)" KVC_BUILD_DIR=$(ROOT)/$(BUILD) \
+	    KVC_OTHER_PYTHON=$(ROOT)/$(VENV_457)/bin/python $(VENV)/bin/python -m pytest -q \
 	    --junitxml=$(RESULTS)/pytest.xml tests/api tests/python tests/adapter; \
 	    echo $$? >$(RESULTS)/pytest.rc
 	@PATH="$(ROOT)/$(VENV_457)/bin:$(PATH)" KVC_BUILD_DIR=$(ROOT)/$(BUILD) \
-	    $(VENV_457)/bin/python -m pytest -q \
+	    KVC_OTHER_PYTHON=$(ROOT)/$(VENV)/bin/python $(VENV_457)/bin/python -m pytest -q \
 	    --junitxml=$(RESULTS)/adapter-4.57.xml tests/adapter; \
 	    echo $$? >$(RESULTS)/adapter-4.57.rc
 	@[ $(TALLY) = no ] || $(VENV)/bin/python scripts/tally.py $(RESULTS) $(NAMES)
@@ -150,6 +152,14 @@ DEMO_VENV := $(if $(LENT),$(VENV_DEMO),$(VENV))
 
 demo: $(DEMO_VENV)/project.stamp
 	@$(DEMO_VENV)/bin/python examples/demo.py $(if $(MODEL),--model '$(MODEL)') $(DEMO_FLAGS)
+
+$(VENV)/kinds.stamp: examples/requirements-kinds.txt $(VENV)/tools.stamp
+	@echo "installing Gemma 3 270M"
+	@$(VENV)/bin/python -m pip install --quiet -r examples/requirements-kinds.txt
+	@touch $@
+
+demo-kinds: $(VENV)/project.stamp $(VENV)/kinds.stamp
+	@$(VENV)/bin/python examples/demo_kinds.py
 
 bench: $(VENV)/project.stamp
 	@$(VENV)/bin/python bench/compare.py

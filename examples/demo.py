@@ -155,12 +155,21 @@ def compare_cold(memory: Answer, cold: Answer) -> str:
     return f"tokens {tokens}, next-step logits differ by at most {largest:.1e}"
 
 
+def say(step: str) -> None:
+    """Tells what is going on, at once: some steps take as long as a prefill."""
+    print(f"... {step}", flush=True)
+
+
 def run(folder: Path, model: Any, tokenizer: Any, prompt: Prompt, path: Path) -> Run:
     identity = torch_kvcache.identity_of(model, tokenizer)
+    say(f"prefilling {prompt.prefix_tokens:,} tokens, and saving the cache")
     cache, prefill_seconds, save_seconds = prefill_and_save(model, prompt, identity, path)
     info = kvcache.verify_cache(path, identity)
+    say("answering in a new process, from the file")
     loaded, load_seconds = answer_in_new_process(folder, prompt, path)
+    say("answering here, from the cache in memory")
     memory = demo_model.answer(model, tokenizer, prompt.ids, cache, NEW_TOKENS)
+    say("answering here, without a cache\n")
     cold = demo_model.answer(model, tokenizer, prompt.ids, None, NEW_TOKENS)
     return Run(memory, loaded, cold, prefill_seconds, save_seconds, load_seconds, info)
 
@@ -180,6 +189,7 @@ def print_table(result: Run, prompt: Prompt) -> bool:
         ("tokens and logits identical to memory", "yes" if identical else "NO"),
         ("identical to a cold run", compare_cold(result.memory, result.cold)),
     ]
+    print("Each time is that of one run: other work on this machine makes it longer.\n")
     width = max(len(name) for name, _ in rows) + 2
     for name, value in rows:
         print(f"  {name:<{width}}{value}")
@@ -196,7 +206,7 @@ def try_changed_byte(path: Path, info: kvcache.CacheInfo, identity: dict[str, An
             byte = file.read(1)[0]
             file.seek(place)
             file.write(bytes([byte ^ 1]))
-        print(f"\nOne bit of byte {place:,} changed, in a copy:")
+        print(f"\nOne bit of byte {place} changed, in a copy:")
         try:
             torch_kvcache.read_dynamic_cache(changed, identity)
         except kvcache.CacheIntegrityError as error:
@@ -231,7 +241,7 @@ def other_identity(identity: dict[str, Any]) -> dict[str, Any]:
 def try_other_model(path: Path, identity: dict[str, Any]) -> bool:
     """Loads the file as another model would; returns whether all three fields are named."""
     other = other_identity(identity)
-    print("\nAsked for by another model:")
+    print("\nAsked for by another model, whose identity is the expected one:")
     try:
         torch_kvcache.read_dynamic_cache(path, other)
     except kvcache.CacheIdentityError as error:
@@ -265,7 +275,9 @@ def main() -> int:
     good = try_changed_byte(path, result.info, identity) and good
     good = try_other_model(path, identity) and good
     print(f"\n{'Everything is as promised' if good else 'NOT everything is as promised'}.")
-    print(f"The file stays for you to look at: kvc inspect {os.path.relpath(path)}")
+    tool = Path(sys.executable).with_name("kvc")
+    command = os.path.relpath(tool) if tool.exists() else "kvc"
+    print(f"The file stays for you to look at: {command} inspect {os.path.relpath(path)}")
     return 0 if good else 1
 
 

