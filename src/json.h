@@ -44,13 +44,13 @@ enum kvci_json_mode {
 
 /* One token. Commas, colons and white space are not reported. */
 struct kvci_json_token {
-    enum kvci_json_type type;
     size_t offset;       /* of its first byte; for keys and strings, of the opening quote */
     const uint8_t *text; /* keys and strings: the raw spelling between the quotes; numbers: from the
                             sign to the last digit; others: all of the token */
     size_t bytes;        /* of `text` */
     int64_t integer;     /* the value of an integer, else 0 */
-    unsigned depth;      /* of a value, counting the containers it lies in, plus one; a key has the
+    enum kvci_json_type type;
+    unsigned depth; /* of a value, counting the containers it lies in, plus one; a key has the
                             depth of its value, an end that of its beginning, END has 0 */
 };
 

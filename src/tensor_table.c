@@ -609,7 +609,7 @@ void kvci_tensor_table_form(const struct kvci_metadata *metadata, const struct k
 {
     struct kvci_walk walk;
     struct kvci_json_token token;
-    struct kvci_json_token shape[KVCI_MAX_RANK];
+    struct kvci_json_token shape[KVCI_MAX_RANK] = {0};
     struct kvci_form form = {0};
     size_t end = 0;
     kvci_walk_start(&walk, metadata, 0, NULL);

@@ -145,7 +145,8 @@ def test_a_segment_alone_is_refused(tmp_path: Path) -> None:
         torch_kvcache.join(paths[1:])
     with pytest.raises(kvcache.UnsupportedCacheError, match="continues no other file"):
         torch_kvcache.join([paths[0], paths[0]])
-    for nothing in ([], str(paths[0])):
+    no_lists: list[Any] = [[], str(paths[0])]
+    for nothing in no_lists:
         with pytest.raises(ValueError, match="a list of at least one file"):
             torch_kvcache.join(nothing)
 

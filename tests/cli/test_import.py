@@ -426,6 +426,8 @@ HOSTILE: list[tuple[Any, str]] = [
     ({"a": tensor(0, 4, shape=[BIG, BIG])}, "number of bytes"),
     ({"a": tensor(0, 4, shape=[2**32, 2**32, 2**32])}, "number of bytes"),
     ({"a": tensor(0, 4, shape=[2**33, 2**31, 1])}, "number of bytes"),
+    # 4 is what this product leaves of 64 bits.
+    ({"a": tensor(0, 4, shape=[6365685170944037, 2433719751052980])}, "number of bytes"),
     ({"a": tensor(0, 4, shape=[BIG], dtype="F64")}, "number of bytes"),
     ({"a": {"dtype": "U8", "shape": [4], "data_offsets": []}}, "data_offsets"),
     ({"a": {"dtype": "U8", "shape": [4], "data_offsets": [0]}}, "data_offsets"),

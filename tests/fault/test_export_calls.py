@@ -122,6 +122,21 @@ class TransferTest(FaultCase):
                             self.assertRegex(done.err, DOING[fault.call], done)
                 self.assertGreater(refused, 0, f"{words[1]}, {fault}")
 
+    def test_disk(self) -> None:
+        """The file is waited for before it gets its name, and its folder after."""
+        for words, new in self.commands():
+            runs = list(self.spoiled(words, Fault("fsync", errno=errno.EIO), True, False))
+            self.assertEqual(len(runs), 2)
+            self.assertIn("writing the file to the disk", runs[0].err)
+            self.assertNotIn(IN_PLACE, runs[0].err)
+            self.assertIn(IN_PLACE, runs[1].err)
+            self.assertEqual(self.found(), new)
+            for level, waits in (("file", 1), ("none", 0)):
+                if words[1] == "import":
+                    option: list[str | Path] = [*words, f"--durability={level}"]
+                    found = self.spoiled(option, Fault("fsync", errno=errno.EIO), True, False)
+                    self.assertEqual(len(list(found)), waits)
+
     def test_killed(self) -> None:
         """A kill leaves the old or the new file whole, and at most one temporary file."""
         for words, new in self.commands():

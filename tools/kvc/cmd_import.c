@@ -215,6 +215,19 @@ static int refuse_missing(const struct job *job, struct json_piece name)
     return CODE_BAD;
 }
 
+/* Notes that a tensor comes next in the container. Names of records differ, so none comes twice. */
+static int take_tensor(struct job *job, struct safetensors_tensor *tensor)
+{
+    if (tensor->taken) {
+        refuse(job->path, "tensor %.*s is named twice in the metadata", shown(tensor->name),
+               tensor->name.text);
+        return CODE_BAD;
+    }
+    tensor->taken = true;
+    job->order[job->count++] = tensor;
+    return CODE_GOOD;
+}
+
 /* Holds a tensor against its record in the manifest, which the writer has judged. */
 static int match_tensor(struct job *job, struct json_piece record)
 {
@@ -223,7 +236,7 @@ static int match_tensor(struct job *job, struct json_piece record)
     for (size_t i = 0; i < 4; i++) {
         (void)json_find(record, members[i], strlen(members[i]), &values[i]);
     }
-    const struct safetensors_tensor *tensor = safetensors_find(&job->header, values[0]);
+    struct safetensors_tensor *tensor = safetensors_find(&job->header, values[0]);
     if (tensor == NULL) {
         return refuse_missing(job, values[0]);
     }
@@ -247,8 +260,7 @@ static int match_tensor(struct job *job, struct json_piece record)
                values[0].text, bytes, shown(values[3]), values[3].text);
         return CODE_BAD;
     }
-    job->order[job->count++] = tensor;
-    return CODE_GOOD;
+    return take_tensor(job, tensor);
 }
 
 /* A file without a manifest has its payload as its only tensor, bytes of any number. */
@@ -256,7 +268,7 @@ static int match_payload(struct job *job)
 {
     static const char name[] = "\"" SAFETENSORS_PAYLOAD "\"";
     struct json_piece piece = {name, sizeof(name) - 1};
-    const struct safetensors_tensor *tensor = safetensors_find(&job->header, piece);
+    struct safetensors_tensor *tensor = safetensors_find(&job->header, piece);
     if (tensor == NULL) {
         return refuse_missing(job, piece);
     }
@@ -269,24 +281,15 @@ static int match_payload(struct job *job)
                tensor->shape.text);
         return CODE_BAD;
     }
-    job->order[job->count++] = tensor;
     job->options.payload_bytes = tensor->end - tensor->start;
-    return CODE_GOOD;
-}
-
-static int compare_pointers(const void *a, const void *b)
-{
-    const struct safetensors_tensor *first = *(const struct safetensors_tensor *const *)a;
-    const struct safetensors_tensor *second = *(const struct safetensors_tensor *const *)b;
-    return (first > second) - (first < second);
+    return take_tensor(job, tensor);
 }
 
 /* Names a tensor of the input that the metadata do not have; all that they have were found. */
 static int refuse_extra(const struct job *job)
 {
     size_t at = 0;
-    qsort(job->order, job->count, sizeof(job->order[0]), compare_pointers);
-    while (at < job->count && job->order[at] == &job->header.tensors[at]) {
+    while (at + 1 < job->header.count && job->header.tensors[at].taken) {
         at++;
     }
     struct json_piece name = job->header.tensors[at].name;
@@ -312,7 +315,6 @@ static int match_tensors(struct job *job, const struct json_piece *manifest)
         code = match_payload(job);
     } else if (json_find(*manifest, "tensors", strlen("tensors"), &tensors)) {
         json_items_start(&items, tensors);
-        /* Names of records differ, so that there are never more matches than tensors. */
         while (code == CODE_GOOD && json_items_next(&items, &record)) {
             code = match_tensor(job, record);
         }

@@ -365,8 +365,7 @@ enum kvc_status safetensors_parse(const char *header, size_t header_bytes, uint6
     return KVC_OK;
 }
 
-const struct safetensors_tensor *safetensors_find(const struct safetensors *file,
-                                                  struct json_piece name)
+struct safetensors_tensor *safetensors_find(const struct safetensors *file, struct json_piece name)
 {
     const struct safetensors_tensor wanted = {.name = name};
     if (file->count == 0) {

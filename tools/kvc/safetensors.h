@@ -37,6 +37,7 @@ struct safetensors_tensor {
     struct json_piece shape; /* an array of integers, none below 0 */
     uint64_t start;          /* bytes, counted from the end of the header */
     uint64_t end;
+    bool taken; /* for the caller's account */
 };
 
 /* A header that keeps the rules of the format. */
@@ -63,8 +64,7 @@ enum kvc_status safetensors_parse(const char *header, size_t header_bytes, uint6
                                   struct safetensors *ret_file, struct kvc_error *error);
 
 /* Finds a tensor by its name, a string in canonical spelling; NULL when there is none. */
-const struct safetensors_tensor *safetensors_find(const struct safetensors *file,
-                                                  struct json_piece name);
+struct safetensors_tensor *safetensors_find(const struct safetensors *file, struct json_piece name);
 
 /* Finds a string of the header's metadata by its key. */
 bool safetensors_metadata(const struct safetensors *file, const char *key,

@@ -114,10 +114,8 @@ def _require_length(where: str, record: LayerRecord, side: str, shape: list[int]
 
 def _add_quanto(where: str, record: LayerRecord, side: str, packed: Any) -> None:
     """Takes one of quanto's tensors apart: packed bytes, scales, and shifts."""
-    from optimum.quanto.tensor.packed import PackedTensor  # type: ignore[import-untyped]
-    from optimum.quanto.tensor.weights.qbits import (  # type: ignore[import-untyped]
-        WeightQBitsTensor,
-    )
+    from optimum.quanto.tensor.packed import PackedTensor
+    from optimum.quanto.tensor.weights.qbits import WeightQBitsTensor
 
     if type(packed) is not WeightQBitsTensor or type(packed._data) is not PackedTensor:
         raise refuse_save(
