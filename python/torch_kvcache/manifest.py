@@ -13,10 +13,6 @@ from torch_kvcache.dtypes import DTYPE_NAMES
 from torch_kvcache.kinds.record import LayerRecord, Part, refuse_load, refuse_save, shape_of
 from torch_kvcache.kinds.wrapper import CacheRecord
 
-ROLES = (
-    *("key", "value", "indexer_key", "conv_state", "recurrent_state", "packed_key", "key_scale"),
-    *("key_zero", "packed_value", "value_scale", "value_zero", "token_ids", "attention_mask"),
-)
 NUMBERED_ROLES = ("conv_state", "recurrent_state")
 CACHE_AXES = ("batch", "sequence")
 FRAMEWORK = "transformers"
@@ -119,7 +115,7 @@ def parts_of(cache: CacheRecord, extras: Extras) -> Iterator[tuple[int | None, s
     """Yields the tensors of a file in its order: (index of the layer record, name, tensor)."""
     for position, (which, number, record) in enumerate(cache.layers()):
         prefix = "layer" if which == "self" else "cross"
-        for part in sorted(record.parts, key=lambda part: (ROLES.index(part.role), part.number)):
+        for part in record.parts:
             numbered = f".{part.number}" if part.role in NUMBERED_ROLES else ""
             yield position, f"{prefix}.{number}.{part.role}{numbered}", part
     for role, tensor in zip(Extras._fields, extras, strict=True):

@@ -147,7 +147,8 @@ def test_deprecated_names_of_caches_and_layers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("what", [None, 7, "text", ([1], [2])])
 def test_no_cache_at_all(tmp_path: Path, what: object) -> None:
-    refused(tmp_path, what, type(what).__name__)
+    advice = "DynamicCache(list of (keys, values))" if isinstance(what, tuple) else "`layers`"
+    refused(tmp_path, what, type(what).__name__, advice)
 
 
 def test_no_layers(tmp_path: Path) -> None:
@@ -195,7 +196,10 @@ def test_shapes_that_do_not_fit_each_other(tmp_path: Path) -> None:
     layer.values = layer.values[:, :, 1:]
     refused(tmp_path, cache_of(layer), "as many tokens")
     layer = filled(SLIDING(sliding_window=8))
-    layer.keys = layer.keys[0]
+    layer.keys, layer.values = layer.keys[0], layer.values[0]
+    refused(tmp_path, cache_of(layer), "[batch, heads, tokens, head_dim]")
+    layer = filled(SLIDING(sliding_window=8))
+    layer.keys = layer.keys.expand(3, -1, -1, -1)
     refused(tmp_path, cache_of(layer), "[batch, heads, tokens, head_dim]")
     pair = (filled(SLIDING(sliding_window=8)), filled(SLIDING(sliding_window=8), batch=2))
     refused(tmp_path, cache_of(*pair), "batch of 1", "`layer.1.key`", "of 2")

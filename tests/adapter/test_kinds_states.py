@@ -130,10 +130,14 @@ def test_linear_layers_beside_every_kind_of_attention(tmp_path: Path) -> None:
     only_states = [linear(layer, 4) for layer in new(4)]
     both = [linear(only_attention) for only_attention in map(filled, new(1)[1:])]
     only_attention = [filled(layer) for layer in new(1)[1:]]
+    reset = [linear(layer) for layer in map(filled, new(1)[1:])]
+    for layer in reset:
+        # What is left are zeros, and the dtype of the attention, which is not that of the states.
+        layer.reset()
     begun = [linear(early(layer)) for layer in new(1)[1:]]
-    cache = cache_of(*none, *only_states, *both, *only_attention, *begun)
+    cache = cache_of(*none, *only_states, *both, *only_attention, *begun, *reset)
     loaded, metadata = round_trip(tmp_path, cache, sequence_length=5)
-    wanted = ["uninitialized"] * 5 + ["filled"] * 17
+    wanted = ["uninitialized"] * 5 + ["filled"] * 21
     assert states_of(metadata) == wanted
     assert all(layer.has_previous_state[3] for layer in loaded.layers[5:10])
     assert not any(layer.has_previous_state[0] for layer in loaded.layers[:5])
@@ -141,6 +145,9 @@ def test_linear_layers_beside_every_kind_of_attention(tmp_path: Path) -> None:
 
 @ONLY_5
 def test_states_that_are_reset_or_keep_the_past(tmp_path: Path) -> None:
+    backwards: Any = cache_utils.LinearAttentionLayer(number_of_states=2)
+    for index, dtype in ((1, torch.float16), (0, torch.bfloat16)):
+        backwards.update_conv_state(torch.randn(1, 4, 3, dtype=dtype), state_idx=index)
     recording: Any = cache_utils.LinearAttentionLayer()
     recording.activate_past_recording()
     for _ in range(3):
@@ -152,7 +159,7 @@ def test_states_that_are_reset_or_keep_the_past(tmp_path: Path) -> None:
     sliding.activate_past_recording()
     filled(sliding, 9)
     assert sliding.keys.shape[2] == 9
-    loaded, _ = round_trip(tmp_path, cache_of(recording, fresh, sliding))
+    loaded, _ = round_trip(tmp_path, cache_of(recording, fresh, sliding, backwards))
     assert not loaded.layers[1].has_previous_state[0]
     for one in (sliding, loaded.layers[2]):
         one.crop(-2)

@@ -21,7 +21,6 @@ import torch
 import torch_kvcache
 from adapter_help import IDENTITY, TRANSFORMERS_5, run_python
 from kinds_help import WINDOW
-from torch.utils.dlpack import from_dlpack
 from torch_kvcache import schema
 from transformers import DynamicCache, EncoderDecoderCache, cache_utils
 
@@ -528,16 +527,26 @@ def test_trap_35_alignment(tmp_path: Path) -> None:
     assert torch.equal(packed.layers[0].values, layer.values)
 
 
-def test_trap_36_the_file_that_was_proven_is_the_one_that_is_mapped(tmp_path: Path) -> None:
+def test_trap_36_the_file_that_was_proven_is_the_one_that_is_mapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Another file of the same name, put there after opening, is not looked at."""
     first, second = cache_of(plain_layer()), cache_of(plain_layer())
     for name, cache in (("a.kvc", first), ("b.kvc", second)):
         torch_kvcache.save(tmp_path / name, cache, identity=IDENTITY)
-    with kvcache.open_cache(tmp_path / "a.kvc") as source:
-        os.replace(tmp_path / "b.kvc", tmp_path / "a.kvc")
-        source.verify()
-        keys = from_dlpack(source["layer.0.key"])
-    assert torch.equal(keys, first.layers[0].keys)
+    opened = kvcache.open_cache
+
+    def open_and_replace(*arguments: Any, **options: Any) -> kvcache.Cache:
+        source = opened(*arguments, **options)
+        if (tmp_path / "b.kvc").exists():
+            os.replace(tmp_path / "b.kvc", tmp_path / "a.kvc")
+        return source
+
+    monkeypatch.setattr(kvcache, "open_cache", open_and_replace)
+    loaded = torch_kvcache.load(tmp_path / "a.kvc").cache
+    assert torch.equal(loaded.layers[0].keys, first.layers[0].keys)
+    again = torch_kvcache.load(tmp_path / "a.kvc").cache
+    assert torch.equal(again.layers[0].keys, second.layers[0].keys)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

@@ -52,7 +52,7 @@ class LayerRecord:
     aliases: dict[str, str] = field(default_factory=dict)
     """Roles whose tensor is that of another role."""
     parts: list[Part] = field(default_factory=list)
-    """The tensors; empty in a record that was read from a file."""
+    """The tensors, in the order of the format; empty in a record that was read from a file."""
 
 
 class Stored(NamedTuple):
