@@ -341,4 +341,5 @@ def test_the_table_names_every_class(tmp_path: Path) -> None:
     by_hand = {"chunked", "linear_sliding", "linear_static_sliding"}
     known = {kind for family in adapter.FAMILIES.values() for kind in family.kinds}
     assert known == covered | by_hand
+    assert not TRANSFORMERS_5 or all(hasattr(cache_utils, name) for name in adapter.FAMILIES)
     assert TRANSFORMERS_5 or not hasattr(cache_utils, "LinearAttentionLayer")

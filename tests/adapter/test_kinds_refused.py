@@ -139,6 +139,16 @@ def test_caches_of_a_models_own(tmp_path: Path, model: str, name: str) -> None:
 
 
 @ONLY_4
+def test_static_layers_of_two_head_sizes(tmp_path: Path) -> None:
+    """Transformers 4 makes both buffers of a static layer in the size of the keys."""
+    layer = filled(cache_utils.StaticLayer(max_cache_len=8))
+    layer.values = layer.values[..., :4]
+    torch_kvcache.save(tmp_path / "a.kvc", cache_of(layer), identity=IDENTITY)
+    with pytest.raises(kvcache.UnsupportedCacheError, match="8 elements in keys and 4 in values"):
+        torch_kvcache.load(tmp_path / "a.kvc")
+
+
+@ONLY_4
 def test_deprecated_names_of_caches_and_layers(tmp_path: Path) -> None:
     deprecated: Any = cache_utils
     layer = deprecated.SlidingWindowLayer(max_cache_len=8, sliding_window=4)

@@ -55,7 +55,7 @@ def python_files() -> set[str]:
     return {
         path.relative_to(ROOT / "python").as_posix()
         for package in PACKAGES
-        for path in (ROOT / "python" / package).iterdir()
+        for path in (ROOT / "python" / package).rglob("*")
         if path.suffix in {".py", ".pyi"} or path.name == "py.typed"
     }
 

@@ -173,6 +173,15 @@ def test_signal_ends_a_verify(large_file: Path) -> None:
     assert run_slowly(SLOW_VERIFY, str(large_file)) == "soon"
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell starts what runs in its background with SIGINT ignored, and Python leaves it so."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_keyboard_interrupt_from_the_iterator(tmp_path: Path) -> None:
     def pieces() -> Iterator[bytes]:
         yield PIECE
