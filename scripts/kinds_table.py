@@ -36,14 +36,16 @@ def read_report(path: Path) -> tuple[list[str], dict[str, Counter[str]], dict[st
     reasons: dict[str, str] = {}
     for case in cases:
         words = case.get("name", "").partition("[")[2].rstrip("]")
-        for family in families:
-            if re.search(rf"(^|-){re.escape(family)}(-|$)", words) is None:
-                continue
-            skipped = case.find("skipped")
-            failed = case.find("failure") is not None or case.find("error") is not None
-            ends[family]["failed" if failed else "passed" if skipped is None else "skipped"] += 1
-            if skipped is not None:
-                reasons[family] = skipped.get("message", "")
+        named = [name for name in families if re.search(rf"(^|-){re.escape(name)}(-|$)", words)]
+        if not named:
+            continue
+        # One name can be the beginning of another: Qwen3, Qwen3-Next.
+        family = max(named, key=len)
+        skipped = case.find("skipped")
+        failed = case.find("failure") is not None or case.find("error") is not None
+        ends[family]["failed" if failed else "passed" if skipped is None else "skipped"] += 1
+        if skipped is not None:
+            reasons[family] = skipped.get("message", "")
     return families, ends, reasons
 
 
