@@ -126,26 +126,47 @@ uint32_t kvci_geometry_search(const struct kvci_geometry *geometry, uint64_t pie
     return low;
 }
 
+/* Names are written for each tensor at every opening, where snprintf would cost more than the rest
+ * of the manifest. */
+static size_t put_text(char *at, const char *text)
+{
+    size_t bytes = strlen(text);
+    memcpy(at, text, bytes);
+    return bytes;
+}
+
+static size_t put_number(char *at, uint32_t number)
+{
+    size_t digits = 1;
+    for (uint32_t rest = number; rest >= 10; rest /= 10) {
+        digits++;
+    }
+    for (size_t i = digits; i > 0; i--) {
+        at[i - 1] = (char)('0' + number % 10);
+        number /= 10;
+    }
+    return digits;
+}
+
 void kvci_geometry_name(const struct kvci_geometry *geometry, const struct kvci_place *place,
                         char ret_name[KVCI_NAME_BYTES])
 {
     const enum kvci_role role = (enum kvci_role)place->role;
-    ret_name[0] = '\0';
-    if (geometry->manifest_version == 0) {
-        return;
+    size_t at = 0;
+    if (geometry->manifest_version != 0) {
+        if (place->layer != KVC_NO_LAYER) {
+            const bool cross = place->layer >= geometry->self_layers;
+            at += put_text(ret_name, cross ? CROSS : SELF);
+            at += put_number(ret_name + at, place->layer - (cross ? geometry->self_layers : 0));
+            ret_name[at++] = '.';
+        }
+        at += put_text(ret_name + at, kvci_role_name(role));
+        if (kvci_role_has_index(role)) {
+            ret_name[at++] = '.';
+            at += put_number(ret_name + at, place->index);
+        }
     }
-    if (place->layer == KVC_NO_LAYER) {
-        (void)snprintf(ret_name, KVCI_NAME_BYTES, "%s", kvci_role_name(role));
-        return;
-    }
-    bool cross = place->layer >= geometry->self_layers;
-    uint32_t number = place->layer - (cross ? geometry->self_layers : 0);
-    int length = snprintf(ret_name, KVCI_NAME_BYTES, "%s%u.%s", cross ? CROSS : SELF, number,
-                          kvci_role_name(role));
-    if (kvci_role_has_index(role)) {
-        (void)snprintf(ret_name + length, KVCI_NAME_BYTES - (size_t)length, ".%u",
-                       (unsigned)place->index);
-    }
+    ret_name[at] = '\0';
 }
 
 /* Reads decimal digits, and stops where the number is beyond all that a name can have. */

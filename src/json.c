@@ -247,6 +247,10 @@ int kvci_json_compare(const uint8_t *a, size_t a_bytes, const uint8_t *b, size_t
 bool kvci_json_equals(const uint8_t *text, size_t bytes, const char *literal)
 {
     size_t at = 0;
+    /* Without escapes a spelling is what it means. */
+    if (bytes == 0 || memchr(text, '\\', bytes) == NULL) {
+        return strlen(literal) == bytes && memcmp(text, literal, bytes) == 0;
+    }
     while (at < bytes) {
         uint8_t character[4];
         size_t taken = take_character(text, bytes, &at, character);

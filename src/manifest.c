@@ -69,15 +69,14 @@ static enum kvc_status take_text(struct judge *judge, const char *field, text_fn
     if (status != KVC_OK) {
         return status;
     }
+    const bool string = token.type == KVCI_JSON_STRING;
+    if (string && kvci_json_equals(token.text, token.bytes, wanted)) {
+        return KVC_OK;
+    }
     (void)snprintf(expected, sizeof(expected), "\"%s\"", wanted);
-    if (token.type != KVCI_JSON_STRING) {
-        return kvci_walk_refuse(&judge->walk, KVC_E_SCHEMA, field, expected, &token);
-    }
-    if (!kvci_json_equals(token.text, token.bytes, wanted)) {
-        return kvci_walk_refuse(&judge->walk, possible(&token) ? KVC_E_GEOMETRY : KVC_E_SCHEMA,
-                                field, expected, &token);
-    }
-    return KVC_OK;
+    return kvci_walk_refuse(&judge->walk,
+                            string && possible(&token) ? KVC_E_GEOMETRY : KVC_E_SCHEMA, field,
+                            expected, &token);
 }
 
 /* A number below `least` or above `most` is wrong in every manifest; another one but `wanted` only
@@ -125,27 +124,39 @@ static enum kvc_status take_numbers(struct judge *judge, int field, const uint64
             return kvci_walk_refuse_count(&judge->walk, KVC_E_SCHEMA, name, &array, end ? i : i + 1,
                                           KVCI_RANK, "elements", "");
         }
-        (void)snprintf(path, sizeof(path), "%s[%u]", name, i);
-        status = judge_number(judge, &token, path, 1, KVCI_MAX_INTEGER, wanted[i]);
+        if (token.type != KVCI_JSON_INTEGER || (uint64_t)token.integer != wanted[i]) {
+            (void)snprintf(path, sizeof(path), "%s[%u]", name, i);
+            return judge_number(judge, &token, path, 1, KVCI_MAX_INTEGER, wanted[i]);
+        }
     }
     return status;
+}
+
+/* Keys and values take turns. */
+static struct kvci_place place_of(const struct judge *judge, uint32_t index)
+{
+    return (struct kvci_place){
+        .bytes = judge->tensor_bytes,
+        .layer = index / 2,
+        .role = index % 2 == 0 ? KVCI_ROLE_KEY : KVCI_ROLE_VALUE,
+    };
 }
 
 static enum kvc_status take_record_value(struct judge *judge, int field)
 {
     const uint32_t index = judge->walk.index;
-    const bool is_key = index % 2 == 0;
     uint64_t strides[KVCI_RANK];
-    char name[TEXT_BYTES / 2];
+    const struct kvci_place place = place_of(judge, index);
+    char name[KVCI_NAME_BYTES];
     switch (field) {
     case DTYPE:
         return take_text(judge, "dtype", is_dtype, judge->walk.metadata->dtype->name);
     case KIND:
-        return take_text(judge, "kind", is_kind, is_key ? "key" : "value");
+        return take_text(judge, "kind", is_kind, kvci_role_name((enum kvci_role)place.role));
     case LAYER:
-        return take_number(judge, "layer", 0, KVCI_MAX_DIMENSION - 1, index / 2);
+        return take_number(judge, "layer", 0, KVCI_MAX_DIMENSION - 1, place.layer);
     case NAME:
-        (void)snprintf(name, sizeof(name), "layer.%u.%s", index / 2, is_key ? "key" : "value");
+        kvci_geometry_name(judge->geometry, &place, name);
         return take_text(judge, "name", is_text, name);
     case NBYTES:
         return take_number(judge, "nbytes", 1, KVCI_MAX_INTEGER, judge->tensor_bytes);
@@ -286,18 +297,14 @@ static enum kvc_status parse_version_1(const struct kvci_metadata *metadata, uin
                                        struct kvci_geometry *geometry, struct kvc_error *error)
 {
     struct judge judge = {.geometry = geometry};
+    geometry->self_layers = metadata->layers;
     kvci_walk_start(&judge.walk, metadata, offset, error);
     enum kvc_status status = take_manifest(&judge);
     /* The sizes were checked, so that every tensor fits. */
     for (uint32_t i = 0; status == KVC_OK && i < judge.tensor_count; i++) {
-        const struct kvci_place place = {
-            .bytes = judge.tensor_bytes,
-            .layer = i / 2,
-            .role = i % 2 == 0 ? KVCI_ROLE_KEY : KVCI_ROLE_VALUE,
-        };
+        const struct kvci_place place = place_of(&judge, i);
         (void)kvci_geometry_add(geometry, &place);
     }
-    geometry->self_layers = metadata->layers;
     return status;
 }
 

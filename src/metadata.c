@@ -99,28 +99,106 @@ static int find_member(const struct parse *parse, const struct kvci_json_token *
     return -1;
 }
 
-static void keep_first_unknown(const struct kvci_json_token *key,
-                               struct kvci_json_token *first_unknown)
+/* What the first scan came upon; a type of KVCI_JSON_END stands for nothing. */
+struct found {
+    struct kvci_json_token top;
+    struct kvci_json_token unknown; /* the first name that is not known */
+    struct kvci_json_token version; /* of the manifest */
+};
+
+/* Passes over the rest of a value, and counts the items of an array; false when something in it is
+ * wrong. */
+static bool count_items(struct kvci_json *scan, const struct kvci_json_token *first,
+                        uint64_t *ret_count)
 {
-    if (first_unknown->type == KVCI_JSON_END) {
-        *first_unknown = *key;
+    struct kvci_json_token token;
+    uint64_t count = 0;
+    *ret_count = 0;
+    if (first->type != KVCI_JSON_OBJECT && first->type != KVCI_JSON_ARRAY) {
+        return true;
     }
+    do {
+        if (!kvci_json_next(scan, &token)) {
+            return false;
+        }
+        count += token.depth == first->depth + 1 && token.type != KVCI_JSON_OBJECT_END &&
+                 token.type != KVCI_JSON_ARRAY_END;
+    } while (token.depth != first->depth);
+    *ret_count = first->type == KVCI_JSON_ARRAY ? count : 0;
+    return true;
+}
+
+/* Passes over the members of the manifest, whose first token was taken. The records are counted, so
+ * that memory for them can be taken before they are judged. */
+static bool index_manifest(struct kvci_json *scan, struct kvci_metadata *metadata,
+                           struct kvci_json_token *ret_version)
+{
+    struct kvci_json_token key;
+    struct kvci_json_token token;
+    uint64_t count = 0;
+    for (;;) {
+        if (!kvci_json_next(scan, &key)) {
+            return false;
+        }
+        if (key.type != KVCI_JSON_KEY) {
+            return true;
+        }
+        if (!kvci_json_next(scan, &token) || !count_items(scan, &token, &count)) {
+            return false;
+        }
+        if (kvci_json_equals(key.text, key.bytes, "layers")) {
+            metadata->layer_records =
+                count < KVCI_MAX_LAYER_RECORDS ? (uint32_t)count : KVCI_MAX_LAYER_RECORDS;
+        } else if (kvci_json_equals(key.text, key.bytes, "tensors")) {
+            metadata->tensor_records =
+                count < KVCI_MAX_TENSOR_COUNT ? (uint32_t)count : KVCI_MAX_TENSOR_COUNT;
+        } else if (kvci_json_equals(key.text, key.bytes, "version")) {
+            *ret_version = token;
+        }
+    }
+}
+
+/* Takes the value of a member whose key was taken, or passes over it. */
+static bool index_member(const struct parse *parse, struct kvci_json *scan, int member,
+                         struct kvci_json_token *ret_version)
+{
+    struct kvci_metadata *metadata = parse->metadata;
+    struct kvci_json_token value;
+    size_t end = 0;
+    if (!kvci_json_next(scan, &value)) {
+        return false;
+    }
+    if (member == KVCI_MEMBER_TENSOR_MANIFEST && value.type == KVCI_JSON_OBJECT) {
+        if (!index_manifest(scan, metadata, ret_version)) {
+            return false;
+        }
+        end = scan->at;
+    } else if (!kvci_json_skip(scan, &value, &end)) {
+        return false;
+    }
+    if (member >= 0) {
+        metadata->present[member] = true;
+        metadata->spans[member].offset = value.offset;
+        metadata->spans[member].bytes = end - value.offset;
+        if (members[member].since > metadata->lowest_minor) {
+            metadata->lowest_minor = members[member].since;
+        }
+    }
+    return true;
 }
 
 /* Scans the whole text once, so that spelling is judged before any meaning, and notes where each
  * known member lies. */
 static enum kvc_status index_members(const struct parse *parse, uint64_t max_values,
-                                     struct kvci_json_token *ret_top,
-                                     struct kvci_json_token *ret_unknown)
+                                     struct found *ret_found)
 {
-    struct kvci_metadata *metadata = parse->metadata;
     struct kvci_json scan;
     struct kvci_json_token token;
-    kvci_json_init(&scan, metadata->text, metadata->bytes, KVCI_JSON_STRICT, max_values);
-    if (!kvci_json_next(&scan, ret_top)) {
+    kvci_json_init(&scan, parse->metadata->text, parse->metadata->bytes, KVCI_JSON_STRICT,
+                   max_values);
+    if (!kvci_json_next(&scan, &ret_found->top)) {
         return refuse_spelling(parse, &scan);
     }
-    ret_unknown->type = KVCI_JSON_END;
     for (;;) {
         if (!kvci_json_next(&scan, &token)) {
             return refuse_spelling(parse, &scan);
@@ -132,21 +210,11 @@ static enum kvc_status index_members(const struct parse *parse, uint64_t max_val
             continue;
         }
         int member = find_member(parse, &token);
-        if (member < 0) {
-            keep_first_unknown(&token, ret_unknown);
+        if (member < 0 && ret_found->unknown.type == KVCI_JSON_END) {
+            ret_found->unknown = token;
         }
-        size_t end = 0;
-        struct kvci_json_token value;
-        if (!kvci_json_next(&scan, &value) || !kvci_json_skip(&scan, &value, &end)) {
+        if (!index_member(parse, &scan, member, &ret_found->version)) {
             return refuse_spelling(parse, &scan);
-        }
-        if (member >= 0) {
-            metadata->present[member] = true;
-            metadata->spans[member].offset = value.offset;
-            metadata->spans[member].bytes = end - value.offset;
-            if (members[member].since > metadata->lowest_minor) {
-                metadata->lowest_minor = members[member].since;
-            }
         }
     }
 }
@@ -405,69 +473,25 @@ static enum kvc_status judge_names(const struct parse *parse, const struct kvci_
     return KVC_OK;
 }
 
-/* Passes over the rest of a value, and counts the items of an array; false when something in it is
- * wrong. */
-static bool count_items(struct kvci_json *scan, const struct kvci_json_token *first,
-                        uint64_t *ret_count)
-{
-    struct kvci_json_token token;
-    uint64_t count = 0;
-    if (first->type != KVCI_JSON_OBJECT && first->type != KVCI_JSON_ARRAY) {
-        *ret_count = 0;
-        return true;
-    }
-    do {
-        if (!kvci_json_next(scan, &token)) {
-            return false;
-        }
-        count += token.depth == first->depth + 1 && token.type != KVCI_JSON_OBJECT_END &&
-                 token.type != KVCI_JSON_ARRAY_END;
-    } while (token.depth != first->depth);
-    *ret_count = first->type == KVCI_JSON_ARRAY ? count : 0;
-    return true;
-}
-
 /* The version is judged before anything that it could give another meaning. A manifest that has no
- * version, or no right one, is left to manifest.h as one of version 1. The records are counted, so
- * that memory for them can be taken before they are judged. */
-static enum kvc_status judge_manifest_version(const struct parse *parse)
+ * version, or no right one, is left to manifest.h as one of version 1. */
+static enum kvc_status judge_manifest_version(const struct parse *parse,
+                                              const struct kvci_json_token *version)
 {
     struct kvci_metadata *metadata = parse->metadata;
-    const struct kvci_span span = metadata->spans[KVCI_MEMBER_TENSOR_MANIFEST];
-    struct kvci_json scan;
-    struct kvci_json_token token;
     if (!metadata->present[KVCI_MEMBER_TENSOR_MANIFEST]) {
         return KVC_OK;
     }
     metadata->manifest_version = 1;
-    if (metadata->text[span.offset] != '{') {
+    if (version->type != KVCI_JSON_INTEGER || version->integer < 2) {
         return KVC_OK;
     }
-    kvci_json_init(&scan, metadata->text + span.offset, span.bytes, KVCI_JSON_STRICT, UINT64_MAX);
-    (void)kvci_json_next(&scan, &token);
-    while (kvci_json_next(&scan, &token) && token.type == KVCI_JSON_KEY) {
-        const struct kvci_json_token key = token;
-        uint64_t count = 0;
-        if (!kvci_json_next(&scan, &token) || !count_items(&scan, &token, &count)) {
-            break;
-        }
-        if (kvci_json_equals(key.text, key.bytes, "layers")) {
-            metadata->layer_records =
-                count < KVCI_MAX_LAYER_RECORDS ? (uint32_t)count : KVCI_MAX_LAYER_RECORDS;
-        } else if (kvci_json_equals(key.text, key.bytes, "tensors")) {
-            metadata->tensor_records =
-                count < KVCI_MAX_TENSOR_COUNT ? (uint32_t)count : KVCI_MAX_TENSOR_COUNT;
-        } else if (kvci_json_equals(key.text, key.bytes, "version") &&
-                   token.type == KVCI_JSON_INTEGER && token.integer > 1) {
-            if (token.integer > 2) {
-                return kvci_metadata_refuse(parse->error, KVC_E_MANIFEST,
-                                            parse->offset + span.offset, "tensor_manifest.version",
-                                            "1 or 2 (a newer version of this library may read it)",
-                                            &token);
-            }
-            metadata->manifest_version = 2;
-        }
+    if (version->integer > 2) {
+        return kvci_metadata_refuse(
+            parse->error, KVC_E_MANIFEST, parse->offset, "tensor_manifest.version",
+            "1 or 2 (a newer version of this library may read it)", version);
     }
+    metadata->manifest_version = 2;
     return KVC_OK;
 }
 
@@ -509,20 +533,19 @@ enum kvc_status kvci_metadata_parse(const uint8_t *text, size_t bytes, uint64_t 
     ret_metadata->text = text;
     ret_metadata->bytes = bytes;
     struct parse parse = {ret_metadata, offset, version_minor, error};
-    struct kvci_json_token top = {0};
-    struct kvci_json_token unknown = {0};
+    struct found found = {{0}, {0}, {0}};
     uint64_t max_values =
         KVCI_BASE_JSON_VALUES + KVCI_JSON_VALUES_PER_TENSOR * (uint64_t)tensor_count;
-    enum kvc_status status = index_members(&parse, max_values, &top, &unknown);
-    if (status == KVC_OK && top.type != KVCI_JSON_OBJECT) {
-        status =
-            kvci_metadata_refuse(error, KVC_E_SCHEMA, offset, "(the whole)", "an object", &top);
+    enum kvc_status status = index_members(&parse, max_values, &found);
+    if (status == KVC_OK && found.top.type != KVCI_JSON_OBJECT) {
+        status = kvci_metadata_refuse(error, KVC_E_SCHEMA, offset, "(the whole)", "an object",
+                                      &found.top);
     }
     if (status == KVC_OK) {
-        status = judge_manifest_version(&parse);
+        status = judge_manifest_version(&parse, &found.version);
     }
     if (status == KVC_OK) {
-        status = judge_names(&parse, &unknown);
+        status = judge_names(&parse, &found.unknown);
     }
     if (status == KVC_OK) {
         status = judge_values(&parse);
