@@ -12,11 +12,13 @@ import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
+import quanto_help
 import torch
 import transformers
 from adapter_help import TRANSFORMERS_5
 from transformers import DynamicCache, EncoderDecoderCache, QuantizedCache, StaticCache
 
+quanto_help.use_no_compiler()
 VOCABULARY = 64
 WINDOW = 16
 MORE = 8
