@@ -152,7 +152,7 @@ def check_layers(tree: Tree) -> Iterator[Finding]:
 def check_public_users(tree: Tree) -> Iterator[Finding]:
     """The tool, the extension and the examples use the library's public header alone."""
     private = {pathlib.PurePosixPath(path).name for path, _ in c_files(tree, "src/")}
-    for path, text in c_files(tree, "tools/", "python/", "examples/", "bench/"):
+    for path, text in c_files(tree, "tools/", "python/", "examples/"):
         for match in INCLUDE.finditer(text):
             name = match.group(1) or match.group(2)
             if name in private or ".." in name:
